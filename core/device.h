@@ -1,0 +1,22 @@
+/* device.h: a backend that is open, its thread pool and its pool of tensor memory. */
+#ifndef LLM_CORE_DEVICE_H
+#define LLM_CORE_DEVICE_H
+
+#include "error.h"
+#include "../kernels/kern.h"
+
+struct llm_device {
+    const kern_backend *backend;
+    kern_device *kern;
+    int references;
+    uint64_t forward_rows, prefix_tokens; /* counted by forward */
+    int64_t pages_used;
+    struct tensor_pool *pool; /* tensor.c's */
+};
+
+llm_device *device_retain(llm_device *);
+
+/* Turns a backend's return code into an error (and -1), or KERN_OK into 0. */
+int device_check(llm_device *, int code, const char *what, llm_error *err);
+
+#endif

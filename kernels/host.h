@@ -1,0 +1,86 @@
+/* host.h: what the backends whose memory is the host's share: the device, buffers, pages. */
+#ifndef KERN_HOST_H
+#define KERN_HOST_H
+
+#include "kern.h"
+
+/* Instruction tiers of the cpu backend, in order. A file named *_avx2.c is compiled for that tier only
+ * and is entered only through a table that tier.c picked at run time. */
+typedef enum kern_tier { KERN_TIER_PLAIN, KERN_TIER_AVX2, KERN_TIER_AVXVNNI, KERN_TIER_AVX512 } kern_tier;
+
+kern_tier kern_tier_best(void);                        /* what this processor and system can run */
+int kern_tier_parse(const char *name, kern_tier *out); /* 0, or -1: unknown name */
+const char *kern_tier_name(kern_tier);
+
+struct kern_device {
+    const kern_backend *backend;
+    kern_pool *pool;
+    kern_tier tier;
+    kern_stats stats;
+    char message[256];     /* last_error */
+    char description[128]; /* describe */
+};
+
+/* Opens the device with its pool; the tier is PLAIN unless the backend sets it. */
+kern_device *host_open(const kern_backend *, const kern_device_options *, char *message, size_t message_bytes);
+void host_close(kern_device *);
+const char *host_describe(kern_device *);
+const char *host_last_error(kern_device *);
+void host_stats(kern_device *, kern_stats *out);
+int host_fail(kern_device *, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+int host_alloc(kern_device *, size_t bytes, kern_buffer *out);
+void host_free(kern_device *, kern_buffer *);
+int host_write(kern_device *, kern_buffer *to, size_t offset, const void *from, size_t bytes);
+int host_read(kern_device *, const kern_buffer *from, size_t offset, void *to, size_t bytes);
+int host_copy(kern_device *, kern_buffer *to, size_t to_offset, const kern_buffer *from,
+              size_t from_offset, size_t bytes);
+
+static inline float *host_f32(kern_tensor t) { return (float *)(void *)((char *)t.buffer->data + t.offset); }
+static inline int32_t *host_i32(kern_tensor t) { return (int32_t *)(void *)((char *)t.buffer->data + t.offset); }
+
+/* Pages. Layout of a page: layer after layer; in a layer all keys, then all values; keys are
+ * [n_heads_kv][32 positions][head_dim_k], values [n_heads_kv][32][head_dim_v], in the KV type (q8_0: a
+ * row of head_dim values is head_dim / 32 blocks of an f16 scale and 32 int8). 64-byte aligned. */
+struct kern_pages {
+    kern_kv_shape shape;
+    int32_t n_pages;
+    size_t page_bytes, layer_bytes;         /* layer_bytes: keys and values of a layer in a page */
+    size_t key_row_bytes, value_row_bytes;  /* one head of one position */
+    unsigned char **pages;                  /* NULL until reserved */
+};
+size_t host_kv_row_bytes(kern_kv type, int32_t head_dim);
+static inline unsigned char *host_keys(const struct kern_pages *p, int32_t page, int32_t i_layer, int32_t head) {
+    return p->pages[page] + (size_t)i_layer * p->layer_bytes +
+           (size_t)head * KERN_PAGE_POSITIONS * p->key_row_bytes;
+}
+static inline unsigned char *host_values(const struct kern_pages *p, int32_t page, int32_t i_layer, int32_t head) {
+    return p->pages[page] + (size_t)i_layer * p->layer_bytes +
+           (size_t)p->shape.n_heads_kv * KERN_PAGE_POSITIONS * p->key_row_bytes +
+           (size_t)head * KERN_PAGE_POSITIONS * p->value_row_bytes;
+}
+void host_kv_store(kern_kv type, const float *x, int32_t n, void *to);  /* a row of n values, rounded */
+void host_kv_load(kern_kv type, const void *from, int32_t n, float *y); /* back to f32 */
+
+int host_pages_open(kern_device *, const kern_kv_shape *, int32_t n_pages, kern_pages **out);
+void host_pages_close(kern_device *, kern_pages *);
+size_t host_page_bytes(const kern_kv_shape *);
+int host_page_reserve(kern_device *, kern_pages *, int32_t page);
+int host_page_copy(kern_device *, kern_pages *, int32_t to, int32_t from, int32_t n_positions);
+size_t host_position_bytes(const kern_kv_shape *);
+int host_page_read(kern_device *, kern_pages *, int32_t page, int32_t position, void *to);
+int host_page_write(kern_device *, kern_pages *, int32_t page, int32_t position, const void *from);
+
+/* Activations of a pass: a buffer of max_rows rows for every plan buffer but the logits. */
+struct kern_work {
+    kern_pages *pages;
+    int32_t max_rows, n_buffers;
+    kern_buffer *buffers;
+    void *scratch; /* the backend's own (quantised activations, attention partials) */
+    size_t scratch_bytes;
+};
+int host_work_open(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
+void host_work_close(kern_device *, kern_work *);
+kern_buffer *host_work_buffer(kern_work *, int32_t i_buffer);
+
+#endif

@@ -1,0 +1,45 @@
+/* memory.c: owns nothing but the countdown of the fault-injection build. */
+#include "memory.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef LLMLUA_FAULTS
+static _Atomic int64_t n_allocations;
+static _Atomic int64_t n_until_failure;
+
+void kern_alloc_fail_at(int64_t n) { n_until_failure = n; }
+int64_t kern_alloc_count(void) { return n_allocations; }
+
+static bool must_fail(void) {
+    n_allocations++;
+    return n_until_failure > 0 && --n_until_failure == 0;
+}
+#else
+static bool must_fail(void) { return false; }
+#endif
+
+void *kern_alloc(size_t bytes) { return must_fail() ? NULL : calloc(1, bytes ? bytes : 1); }
+
+void *kern_alloc_array(size_t count, size_t bytes) {
+    size_t total;
+    if (__builtin_mul_overflow(count, bytes, &total)) return NULL;
+    return kern_alloc(total);
+}
+
+void *kern_realloc(void *block, size_t bytes) {
+    return must_fail() ? NULL : realloc(block, bytes ? bytes : 1);
+}
+
+void *kern_alloc_aligned(size_t alignment, size_t bytes) {
+    size_t rounded;
+    if (must_fail() || __builtin_add_overflow(bytes ? bytes : 1, alignment - 1, &rounded)) return NULL;
+    rounded &= ~(alignment - 1);
+    void *block = aligned_alloc(alignment, rounded);
+    if (block) memset(block, 0, rounded);
+    return block;
+}
+
+void kern_free_aligned(void *block) { free(block); }
+void kern_free(void *block) { free(block); }

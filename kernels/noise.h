@@ -1,0 +1,19 @@
+/* noise.h: random numbers that are a function of their name. Philox4x32-10 (Salmon et al., "Parallel
+ * random numbers: as easy as 1, 2, 3", SC 2011) with the 64-bit seed as key and the counter
+ * (v / 4, position, stream low, stream high); word v % 4 belongs to v. */
+#ifndef KERN_NOISE_H
+#define KERN_NOISE_H
+
+#include "kern.h"
+#include <stdint.h>
+
+/* The four words of one counter. */
+void kern_philox(uint64_t seed, const uint32_t counter[4], uint32_t out[4]);
+
+/* min((x + ½) / 2³², 1 − 2⁻²⁴) of the word of v: in (0, 1). */
+double kern_uniform(kern_key key, uint32_t v);
+
+/* −ln(−ln1p(−u)) of that u, rounded to f32: Gumbel noise, never infinite. */
+float kern_gumbel(kern_key key, uint32_t v);
+
+#endif

@@ -1,0 +1,31 @@
+/* pool.h: the thread pool. One per device; the caller is thread 0. Between operations of one run the
+ * threads meet at a spin barrier that sleeps on a futex after about 50 µs. */
+#ifndef KERN_POOL_H
+#define KERN_POOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct kern_pool kern_pool;
+
+/* n_threads ≥ 1; NULL when memory or threads are short. Threads start at the first run. */
+kern_pool *kern_pool_open(int n_threads);
+void kern_pool_close(kern_pool *pool);
+int kern_pool_threads(const kern_pool *pool);
+
+/* Calls work(data, i, n) on n = kern_pool_threads threads, i = 0 … n-1, and returns when all have
+ * returned. Not re-entrant. A pool used after fork() runs everything on the calling thread. */
+typedef void kern_work_fn(void *data, int i_thread, int n_threads);
+void kern_pool_run(kern_pool *pool, kern_work_fn *work, void *data);
+
+/* Inside a run: no thread goes on before all have come. */
+void kern_pool_barrier(kern_pool *pool);
+
+/* Inside a run: the next unit of a shared counter, 0 … n_units-1, or -1 when there are no more. The
+ * counter is reset by kern_pool_barrier's last arrival. */
+int64_t kern_pool_next(kern_pool *pool, int64_t n_units);
+
+/* The cores this process may use: affinity mask and cgroup quota, at least 1. */
+int kern_pool_cores(void);
+
+#endif
