@@ -112,11 +112,12 @@ typedef struct llm_model_info {
     int32_t bos;               /* -1: none */
     const int32_t *eog;
     int64_t n_eog;
-    uint64_t content_hash;
     double load_s;
 } llm_model_info;
 const llm_model_info *llm_model_get_info(const llm_model *);
 llm_device *llm_model_device(const llm_model *);
+/* Of the file's whole content; computed at the first call. */
+void llm_model_hash(llm_model *, uint64_t hash[2]);
 bool llm_model_is_eog(const llm_model *, int32_t id);
 /* Hyper-parameters, sizes and the plan, as text. */
 int llm_model_describe(const llm_model *, llm_bytes *out, llm_error *err);

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A weight matrix, or a vector (n_rows = 1). Row-major: n_rows rows of n_columns values, each row whole
+/* A weight matrix, or a vector (n_rows = 1, always F32). Row-major: n_rows rows of n_columns values, each row whole
  * blocks of its format. `data` points into the mapped file, at any alignment. */
 typedef struct kern_weight {
     const char *name;
@@ -16,6 +16,8 @@ typedef struct kern_weight {
     const void *data;
     int64_t n_rows, n_columns;
     void *bound; /* what the backend made of it in bind (repacked, uploaded); NULL: uses data */
+    bool slice;  /* rows of another weight, whose name it borrows */
+    void *owned; /* core's: `data` where it is no part of the file (vectors made f32); NULL: mapped */
 } kern_weight;
 
 typedef enum plan_kind {

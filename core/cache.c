@@ -1,0 +1,176 @@
+/* cache.c: sequences as lists of copy-on-write pages. A page is written only by a cache that holds its
+ * only reference; what several hold is copied by the first that writes into it. */
+#include "cache.h"
+
+#include "../kernels/memory.h"
+#include <string.h>
+
+llm_cache *llm_cache_new(llm_model *m, llm_error *err) {
+    llm_cache *c = kern_alloc(sizeof *c);
+    if (!c) {
+        llm_fail_memory(err, sizeof *c, "a cache");
+        return NULL;
+    }
+    c->model = model_retain(m);
+    return c;
+}
+
+void llm_cache_close(llm_cache *c) {
+    if (!c) return;
+    for (int32_t i = 0; i < c->n_pages; i++) page_release(&c->model->pages, c->pages[i]);
+    kern_free(c->pages);
+    kern_free(c->ids);
+    llm_model_close(c->model);
+    kern_free(c);
+}
+
+llm_model *llm_cache_model(const llm_cache *c) { return c->model; }
+int64_t llm_cache_length(const llm_cache *c) { return c->n; }
+const int32_t *llm_cache_tokens(const llm_cache *c) { return c->ids; }
+
+/* Room for n entries of 4 bytes, at least doubled. */
+static int grow(int32_t **list, int64_t *capacity, int64_t n, const char *what, llm_error *err) {
+    if (n <= *capacity) return 0;
+    int64_t wanted = n > 2 * *capacity ? n : 2 * *capacity;
+    if (wanted < 32) wanted = 32;
+    int32_t *grown = kern_realloc(*list, (size_t)wanted * sizeof **list);
+    if (!grown) return llm_fail_memory(err, (size_t)wanted * sizeof **list, what);
+    *list = grown;
+    *capacity = wanted;
+    return 0;
+}
+
+static int reserve(llm_cache *c, int64_t n, llm_error *err) {
+    int64_t capacity = c->pages_capacity;
+    int failed = grow(&c->ids, &c->capacity, n, "the ids of a cache", err) ||
+                 grow(&c->pages, &capacity, pages_for(n), "the page table of a cache", err);
+    c->pages_capacity = (int32_t)capacity;
+    return failed ? -1 : 0;
+}
+
+void cache_trim(llm_cache *c) {
+    int32_t kept = (int32_t)pages_for(c->n);
+    while (c->n_pages > kept) page_release(&c->model->pages, c->pages[--c->n_pages]);
+}
+
+/* The last page, if it is partly filled and not ours alone, becomes a copy. */
+static int unshare_tail(llm_cache *c, llm_error *err) {
+    page_pool *pool = &c->model->pages;
+    int32_t n_filled = (int32_t)(c->n % KERN_PAGE_POSITIONS);
+    if (n_filled == 0 || pool->references[c->pages[c->n_pages - 1]] == 1) return 0;
+    int32_t *last = &c->pages[c->n_pages - 1], copy;
+    if (page_take(pool, &copy, err)) return -1;
+    int code = pool->device->backend->page_copy(pool->device->kern, pool->kern, copy, *last, n_filled);
+    if (device_check(pool->device, code, "copying a cache page", err)) {
+        page_release(pool, copy);
+        return -1;
+    }
+    page_release(pool, *last);
+    *last = copy;
+    return 0;
+}
+
+int cache_extend(llm_cache *c, int64_t n_more, llm_error *err) {
+    page_pool *pool = &c->model->pages;
+    int64_t ctx = c->model->info.ctx;
+    if (n_more > ctx - c->n)
+        return llm_fail(err, LLM_CACHE_FULL, "cache full: %lld of %lld positions used, %lld requested", (long long)c->n,
+                        (long long)ctx, (long long)n_more);
+    int64_t n_new = pages_for(c->n + n_more) - c->n_pages;
+    bool copies = c->n % KERN_PAGE_POSITIONS && pool->references[c->pages[c->n_pages - 1]] > 1;
+    if (n_new + copies > pool->n_free)
+        return llm_fail(err, LLM_CACHE_FULL, "cache full: %d of %d pages used, %lld requested (--pages)", pool->n_used,
+                        pool->n_pages, (long long)n_new + copies);
+    if (reserve(c, c->n + n_more, err) || unshare_tail(c, err)) return -1;
+    for (int64_t i = 0; i < n_new; i++) {
+        if (page_take(pool, &c->pages[c->n_pages], err)) {
+            cache_trim(c);
+            return -1;
+        }
+        c->n_pages++;
+    }
+    return 0;
+}
+
+void cache_commit(llm_cache *c, const int32_t *ids, int64_t n) {
+    memcpy(c->ids + c->n, ids, (size_t)n * sizeof *ids);
+    c->n += n;
+}
+
+llm_cache *llm_cache_fork(llm_cache *c, int64_t n, llm_error *err) {
+    if (n < 0 || n > c->n) {
+        llm_fail(err, LLM_MISUSE, "fork of %lld tokens: the cache holds %lld", (long long)n, (long long)c->n);
+        return NULL;
+    }
+    llm_cache *fork = llm_cache_new(c->model, err);
+    if (!fork) return NULL;
+    if (reserve(fork, n, err)) {
+        llm_cache_close(fork);
+        return NULL;
+    }
+    if (n) memcpy(fork->ids, c->ids, (size_t)n * sizeof *c->ids);
+    fork->n = n;
+    fork->n_pages = (int32_t)pages_for(n);
+    for (int32_t i = 0; i < fork->n_pages; i++) {
+        fork->pages[i] = c->pages[i];
+        page_retain(&c->model->pages, fork->pages[i]);
+    }
+    return fork;
+}
+
+int llm_cache_truncate(llm_cache *c, int64_t n, llm_error *err) {
+    if (n < 0 || n > c->n)
+        return llm_fail(err, LLM_MISUSE, "truncate to %lld tokens: the cache holds %lld", (long long)n, (long long)c->n);
+    c->n = n;
+    cache_trim(c);
+    return 0;
+}
+
+int llm_cache_sync(llm_cache *c, const int32_t *ids, size_t n, size_t least, size_t *n_kept, llm_error *err) {
+    if (least > n)
+        return llm_fail(err, LLM_MISUSE, "sync cannot leave %zu ids to feed of a list of %zu", least, n);
+    size_t common = 0;
+    while (common < n - least && (int64_t)common < c->n && c->ids[common] == ids[common]) common++;
+    *n_kept = common;
+    return llm_cache_truncate(c, (int64_t)common, err);
+}
+
+/* ---- reorder ---- */
+
+static int check_reorder(llm_cache **caches, size_t n, const int32_t *parents, size_t n_out, llm_error *err) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < i; j++)
+            if (caches[i] == caches[j])
+                return llm_fail(err, LLM_MISUSE, "reorder: cache %zu is cache %zu again", i + 1, j + 1);
+    for (size_t i = 0; i < n_out; i++)
+        if (parents[i] < 0 || (size_t)parents[i] >= n)
+            return llm_fail(err, LLM_MISUSE, "reorder: row %d is outside 1 … %zu", parents[i] + 1, n);
+    return 0;
+}
+
+int llm_cache_reorder(llm_cache **caches, size_t n, const int32_t *parents, size_t n_out, llm_cache **out,
+                      llm_error *err) {
+    if (check_reorder(caches, n, parents, n_out, err)) return -1;
+    bool *moved = kern_alloc_array(n + 1, sizeof *moved);
+    if (!moved) return llm_fail_memory(err, n + 1, "reorder");
+    int failed = 0;
+    size_t i = 0;
+    for (; i < n_out && !failed; i++) { /* the first child takes the parent's place, the others fork it */
+        llm_cache *parent = caches[parents[i]];
+        out[i] = moved[parents[i]] ? llm_cache_fork(parent, parent->n, err) : parent;
+        moved[parents[i]] = true;
+        failed = !out[i];
+    }
+    if (failed) {
+        memset(moved, 0, n * sizeof *moved);
+        for (size_t j = 0; j + 1 < i; j++) {
+            if (moved[parents[j]]) llm_cache_close(out[j]);
+            moved[parents[j]] = true;
+        }
+    } else {
+        for (size_t j = 0; j < n; j++)
+            if (!moved[j]) llm_cache_close(caches[j]);
+    }
+    kern_free(moved);
+    return failed ? -1 : 0;
+}

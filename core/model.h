@@ -1,0 +1,40 @@
+/* model.h: a loaded model inside core: the file, what was bound of it, its plan, its pages. */
+#ifndef LLM_CORE_MODEL_H
+#define LLM_CORE_MODEL_H
+
+#include "arch.h"
+#include "pages.h"
+#include "tokenizer.h"
+
+struct llm_model {
+    int references;
+    llm_device *device; /* held */
+    gguf_file *file;
+    tokenizer *tokenizer;
+    arch_shape shape;
+    kern_weight *weights;
+    int32_t n_weights, n_bound;
+    plan plan;
+    plan_rope **ropes;
+    int32_t n_ropes;
+    page_pool pages;
+    kern_work *work;
+    int64_t piece;   /* rows a run takes at most */
+    int64_t step;    /* forward passes so far */
+    llm_watch watch;
+    llm_model_info info;
+    int32_t *eog;
+    char *path, *name, *chat_template;
+    char arch_name[32], warning[256];
+    uint64_t hash[2]; /* of the content; 0 until asked for */
+};
+
+llm_model *model_retain(llm_model *);
+
+/* The content's hash, computed at the first call (reads the whole file). */
+const uint64_t *model_hash(llm_model *);
+
+/* Checks that ids lie in the vocabulary. */
+int model_check_ids(const llm_model *, const int32_t *ids, size_t n, llm_error *err);
+
+#endif
