@@ -13,6 +13,9 @@ void kern_philox(uint64_t seed, const uint32_t counter[4], uint32_t out[4]);
 /* min((x + ½) / 2³², 1 − 2⁻²⁴) of the word of v: in (0, 1). */
 double kern_uniform(kern_key key, uint32_t v);
 
+/* The noise of a word already drawn. It falls as the word grows. */
+float kern_word_gumbel(uint32_t word);
+
 /* −ln(−ln1p(−u)) of that u, rounded to f32: Gumbel noise, never infinite. */
 float kern_gumbel(kern_key key, uint32_t v);
 

@@ -1,0 +1,113 @@
+/* cpu.c: the cpu backend's table, its choice of an instruction tier, and the vectors of weights. Matrices are
+ * read where the file is mapped. */
+#include "cpu.h"
+#include "../memory.h"
+#include "../tensor_ops.h"
+#include <stdio.h>
+
+/* In rising order. A tier that the processor has but that has no row here is served by the one below. */
+static const cpu_tier *const tiers[] = {
+    &cpu_tier_plain,
+#if defined(__x86_64__)
+    &cpu_tier_avx2,
+#endif
+};
+
+const cpu_tier *cpu_tier_of(const kern_device *device) {
+    const cpu_tier *best = tiers[0];
+    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
+        if (tiers[i]->tier <= device->tier) best = tiers[i];
+    return best;
+}
+
+static kern_device *device_open(const kern_device_options *options, char *message, size_t message_bytes) {
+    kern_tier asked = kern_tier_best(), best = asked;
+    if (options->tier != NULL && kern_tier_parse(options->tier, &asked) != 0) {
+        snprintf(message, message_bytes, "unknown tier \"%s\": known are plain, avx2, avxvnni, avx512", options->tier);
+        return NULL;
+    }
+    kern_device *device = host_open(&kern_cpu, options, message, message_bytes);
+    if (device == NULL) return NULL;
+    device->tier = asked < best ? asked : best;
+    device->tier = cpu_tier_of(device)->tier;
+    return device;
+}
+
+/* Vectors become f32 in aligned memory. */
+static int bind(kern_device *device, kern_weight *w) {
+    w->bound = NULL;
+    if (w->n_rows != 1) return KERN_OK;
+    float *values = kern_alloc_aligned(64, (size_t)w->n_columns * sizeof(float));
+    if (values == NULL)
+        return host_fail(device, KERN_NO_MEMORY, "out of memory for %s: %lld values", w->name, (long long)w->n_columns);
+    w->format->dequantise(w->data, values, w->n_columns);
+    w->bound = values;
+    return KERN_OK;
+}
+
+static void unbind(kern_device *device, kern_weight *w) {
+    (void)device;
+    kern_free_aligned(w->bound);
+    w->bound = NULL;
+}
+
+const float *cpu_vector(const kern_weight *w) { return w != NULL ? (const float *)w->bound : NULL; }
+
+const kern_backend kern_cpu = {
+    .abi = KERN_ABI,
+    .size = sizeof(kern_backend),
+    .name = "cpu",
+    .kv_default = KERN_KV_F16,
+    .host_memory = 1,
+    .open = device_open,
+    .close = host_close,
+    .describe = host_describe,
+    .last_error = host_last_error,
+    .stats = host_stats,
+    .alloc = host_alloc,
+    .free = host_free,
+    .write = host_write,
+    .read = host_read,
+    .copy = host_copy,
+    .bind = bind,
+    .unbind = unbind,
+    .pages_open = host_pages_open,
+    .pages_close = host_pages_close,
+    .page_bytes = host_page_bytes,
+    .page_reserve = host_page_reserve,
+    .page_copy = host_page_copy,
+    .position_bytes = host_position_bytes,
+    .page_read = host_page_read,
+    .page_write = host_page_write,
+    .work_open = cpu_work_open,
+    .work_close = host_work_close,
+    .work_buffer = host_work_buffer,
+    .run = cpu_run_plan,
+    .unary = tensor_unary,
+    .binary = tensor_binary,
+    .binary_i32 = tensor_binary_i32,
+    .to_f32 = tensor_to_f32,
+    .where = tensor_where,
+    .reduce = tensor_reduce,
+    .log_softmax = tensor_log_softmax,
+    .softmax = tensor_softmax,
+    .sort = tensor_sort,
+    .cumsum = tensor_cumsum,
+    .argmax = tensor_argmax,
+    .topk = tensor_topk,
+    .topk_joint = tensor_topk_joint,
+    .gumbel = tensor_gumbel,
+    .sample = tensor_sample,
+    .threshold_k = tensor_threshold_k,
+    .threshold_mass = tensor_threshold_mass,
+    .min_p = tensor_min_p,
+    .cut_below = tensor_cut_below,
+    .mask = tensor_mask,
+    .gather = tensor_gather,
+    .scatter = tensor_scatter,
+    .matmul = tensor_matmul,
+    .transpose = tensor_transpose,
+    .normalize = tensor_normalize,
+    .rows = tensor_rows,
+    .columns = tensor_columns,
+};

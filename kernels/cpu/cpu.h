@@ -1,0 +1,186 @@
+/* cpu.h: what the files of the cpu backend share: the table of a tier's kernels, int8 activations, and
+ * the scratch of a work. Nothing here is seen outside this folder.
+ *
+ * Letters: T rows of activations, K columns, N rows of a weight.
+ *
+ * Batch invariance is a property of the kernels: an output element comes from one fixed sequence of
+ * floating-point operations, whatever tile, thread or batch it is computed in. */
+#ifndef KERN_CPU_H
+#define KERN_CPU_H
+
+#include "../host.h"
+#include <stdatomic.h>
+#include <string.h>
+
+/* Activations rounded to int8 in blocks of 32, for weights of block formats. A row is q[K'], then for each
+ * block d = max|x| / 127, s = d · Σq and the sums of q over its two halves; K' is K rounded up to a
+ * multiple of 256, zero-filled. A block with a NaN or an infinity has d = s = NaN and q = 0. */
+typedef struct cpu_q8 {
+    unsigned char *base;
+    size_t stride;    /* bytes a row, a multiple of 64 */
+    int64_t n_padded; /* K' */
+} cpu_q8;
+
+static inline int64_t cpu_round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static inline size_t cpu_q8_stride(int64_t k) {
+    return (size_t)cpu_round_up(cpu_round_up(k, 256) / 8 * 11, 64);
+}
+static inline int8_t *cpu_q8_q(const cpu_q8 *a, int64_t row) {
+    return (int8_t *)(a->base + (size_t)row * a->stride);
+}
+static inline float *cpu_q8_d(const cpu_q8 *a, int64_t row) {
+    return (float *)(void *)(a->base + (size_t)row * a->stride + (size_t)a->n_padded);
+}
+static inline float *cpu_q8_s(const cpu_q8 *a, int64_t row) { return cpu_q8_d(a, row) + a->n_padded / 32; }
+static inline int16_t *cpu_q8_sums(const cpu_q8 *a, int64_t row) {
+    return (int16_t *)(void *)(cpu_q8_s(a, row) + a->n_padded / 32);
+}
+
+/* Whether products with weights of this format take int8 activations. */
+static inline int cpu_wants_q8(const kern_format *f) { return f->block_size > 1; }
+
+/* A matrix product: out[T,N] = x[T,K] @ w[N,K]^T (+ bias[N]) */
+typedef struct cpu_product {
+    const kern_weight *w;
+    size_t w_stride;    /* bytes a row of w */
+    const float *x;     /* [T,K]: F32, F16 and BF16 weights */
+    int64_t x_stride;   /* floats */
+    cpu_q8 q8;          /* [T,K]: block formats */
+    int64_t n_x;        /* T */
+    float *out;         /* row t, column n at out[t · out_stride + n] */
+    int64_t out_stride; /* floats */
+    const float *bias;  /* or NULL */
+} cpu_product;
+
+/* Columns first … first + n - 1 of the product. `panel` is a thread's own cpu_panel_bytes(K). */
+typedef void cpu_product_fn(const cpu_product *, int64_t first, int64_t n, void *panel);
+enum { CPU_PANEL_ROWS = 8 };
+static inline size_t cpu_panel_bytes(int64_t k) {
+    return (size_t)CPU_PANEL_ROWS * (size_t)cpu_round_up(k, 256) * sizeof(float);
+}
+
+/* Attention of up to CPU_QUERIES queries (rows and heads of one KV head) over one chunk of a sequence. */
+enum { CPU_CHUNK = 256, CPU_QUERIES = 16 };
+
+typedef struct cpu_chunk {
+    const struct kern_pages *kv;
+    const int32_t *pages; /* of the sequence */
+    int32_t i_layer, i_head;
+    int32_t start;        /* first position, a multiple of CPU_CHUNK */
+    int32_t n_queries;
+    float scale;
+    struct {
+        const float *q;        /* [head_dim_k] */
+        int32_t first, end;    /* it sees positions first … end - 1, at least one of them in this chunk */
+        float *partial;        /* out: max, sum of exponentials, weighted sum of values [head_dim_v] */
+    } query[CPU_QUERIES];
+} cpu_chunk;
+
+/* A partial result: [0] the largest score, [1] Σ exp(score − max), from CPU_PARTIAL_HEAD on the sum of
+ * exp(score − max) · value. */
+enum { CPU_PARTIAL_HEAD = 8 };
+static inline int64_t cpu_partial_floats(int32_t dim_v) {
+    return CPU_PARTIAL_HEAD + cpu_round_up(dim_v, 8);
+}
+
+/* Bytes of a thread's own memory that attend_chunk uses. */
+static inline size_t cpu_attend_bytes(int32_t dim_k, int32_t dim_v) {
+    int64_t k = cpu_round_up(dim_k, 8), v = cpu_round_up(dim_v, 8);
+    int64_t tile = k > v ? k : v;
+    return (size_t)(CPU_QUERIES * (k + CPU_CHUNK) + KERN_PAGE_POSITIONS * tile) * sizeof(float);
+}
+
+/* The kernels of an instruction tier. A new tier is one file with such a table and a row in cpu.c. */
+typedef struct cpu_tier {
+    kern_tier tier;
+    cpu_product_fn *(*product)(int32_t format); /* never NULL for a format of the table */
+    /* x[n] to row `row` */
+    void (*quantise)(const float *x, int64_t n, const cpu_q8 *to, int64_t row);
+    /* y[n] from x[n]; w, b f32 [n]; y may be x */
+    void (*norm_rms)(const float *x, const float *w, float *y, int64_t n, float eps);
+    void (*norm_layer)(const float *x, const float *w, const float *b, float *y, int64_t n, float eps);
+    void (*add)(const float *x, float *y, int64_t n);                     /* y += x */
+    void (*silu_mul)(const float *x, const float *z, float *y, int64_t n); /* y = silu(x) · z */
+    void (*gelu_mul)(const float *x, const float *z, float *y, int64_t n); /* z NULL: y = gelu(x) */
+    /* rotates the first n_rotary values of x; cosines[n_rotary / 2], then as many sines */
+    void (*rope)(float *x, const float *cosines, int32_t n_rotary, int interleaved);
+    void (*kv_store)(kern_kv type, const float *x, int32_t n, void *to); /* as host_kv_store */
+    void (*attend_chunk)(const cpu_chunk *, void *scratch);
+    /* folds partial p into state (both of dim_v values); first: state = p */
+    void (*attend_fold)(float *state, const float *p, int32_t dim_v, int first);
+    void (*attend_finish)(const float *state, int32_t dim_v, float *out);
+} cpu_tier;
+
+extern const cpu_tier cpu_tier_plain, cpu_tier_avx2;
+const cpu_tier *cpu_tier_of(const kern_device *);
+cpu_product_fn *cpu_product_avx2(int32_t format); /* products_avx2.c */
+
+/* The scratch of a work, made once by cpu_work_open. */
+typedef struct cpu_row {
+    int32_t i_sequence; /* -1: of none (a run of the head alone) */
+    int32_t position;
+} cpu_row;
+
+typedef struct cpu_tile { /* neighbouring rows of one sequence that attend together */
+    int32_t i_sequence, first_row, n_rows;
+} cpu_tile;
+
+typedef struct cpu_scratch {
+    cpu_row *rows;            /* [max_rows] */
+    cpu_tile *tiles;          /* [max_rows] */
+    int32_t n_tiles, tile_rows;
+    unsigned char *q8;        /* max_rows rows of the widest input */
+    /* rotation tables: of each distinct plan_rope, max_rows rows of cosines and sines */
+    const plan_rope **ropes;
+    float **rope_tables;
+    int32_t n_ropes;
+    int32_t *rope_positions;  /* for which the tables hold; [max_rows] */
+    int32_t n_rope_positions;
+    float *partials;          /* of split attention */
+    int64_t n_partials;       /* floats */
+    unsigned char *threads;   /* a piece of thread_bytes for each thread */
+    size_t thread_bytes;
+    float *rope_memory;
+} cpu_scratch;
+
+/* The rounded activations of an input of k columns, in the scratch. */
+static inline cpu_q8 cpu_q8_of(const cpu_scratch *s, int64_t k) {
+    return (cpu_q8){.base = s->q8, .stride = cpu_q8_stride(k), .n_padded = cpu_round_up(k, 256)};
+}
+
+/* One call of run, as its threads see it. */
+typedef struct cpu_run {
+    kern_device *device;
+    const cpu_tier *tier;
+    kern_work *work;
+    cpu_scratch *scratch;
+    const plan *plan;
+    const kern_batch *batch;
+    int32_t first, end;     /* operations */
+    int rope_stale;         /* the rotation tables have to be filled */
+    atomic_int interrupted;
+} cpu_run;
+
+static inline int cpu_stopped(cpu_run *r) {
+    if (r->batch->stop == NULL || *r->batch->stop == 0) return 0;
+    atomic_store_explicit(&r->interrupted, 1, memory_order_relaxed);
+    return 1;
+}
+static inline float *cpu_rows_of(const cpu_run *r, int32_t i_buffer) {
+    return (float *)r->work->buffers[i_buffer].data;
+}
+
+int cpu_work_open(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
+int cpu_run_plan(kern_device *, kern_work *, const plan *, int32_t first, int32_t count, const kern_batch *);
+
+/* rows.c: row operations, for rows first … end - 1 */
+void cpu_row_op(cpu_run *, const plan_op *, int i_thread, int32_t first, int32_t end);
+void cpu_quantise_rows(cpu_run *, int32_t i_buffer, int32_t first, int32_t end);
+void cpu_rope_fill(cpu_run *, int32_t first, int32_t end);
+const float *cpu_vector(const kern_weight *); /* f32 values of a bound vector; NULL of NULL */
+
+/* attend.c */
+void cpu_attend(cpu_run *, const plan_op *, int i_thread);
+void cpu_attend_merge(cpu_run *, const plan_op *, int i_thread, int32_t first, int32_t end);
+
+#endif

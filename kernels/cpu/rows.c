@@ -1,0 +1,115 @@
+/* rows.c: operations that work on each row of activations by itself. A row belongs to one thread from one
+ * barrier to the next, so a chain of them needs none in between. */
+#include "cpu.h"
+#include <math.h>
+
+static void embed(cpu_run *r, const plan_op *op, int32_t t) {
+    const kern_weight *w = op->w;
+    float *out = cpu_rows_of(r, op->out) + (int64_t)t * w->n_columns;
+    int32_t id = host_i32(r->batch->ids)[t];
+    if (id < 0 || id >= w->n_rows) { /* not reached: the caller checks ids */
+        for (int64_t i = 0; i < w->n_columns; i++) out[i] = NAN;
+        return;
+    }
+    size_t row_bytes = kern_format_bytes(w->format, w->n_columns);
+    w->format->dequantise((const char *)w->data + (size_t)id * row_bytes, out, w->n_columns);
+    if (op->scale != 1.0f)
+        for (int64_t i = 0; i < w->n_columns; i++) out[i] *= op->scale;
+}
+
+static void embed_at(cpu_run *r, const plan_op *op, int32_t t, float *values) {
+    const kern_weight *w = op->w;
+    float *out = cpu_rows_of(r, op->out) + (int64_t)t * w->n_columns;
+    size_t row_bytes = kern_format_bytes(w->format, w->n_columns);
+    int32_t position = r->scratch->rows[t].position;
+    w->format->dequantise((const char *)w->data + (size_t)position * row_bytes, values, w->n_columns);
+    r->tier->add(values, out, w->n_columns);
+}
+
+static void kv_append(cpu_run *r, const plan_op *op, int32_t t) {
+    const kern_pages *kv = r->work->pages;
+    const kern_kv_shape *shape = &kv->shape;
+    const cpu_row *row = &r->scratch->rows[t];
+    int32_t page = r->batch->sequences[row->i_sequence].pages[row->position / KERN_PAGE_POSITIONS];
+    size_t slot = (size_t)(row->position % KERN_PAGE_POSITIONS);
+    const float *k = cpu_rows_of(r, op->in) + (int64_t)t * shape->n_heads_kv * shape->head_dim_k;
+    const float *v = cpu_rows_of(r, op->in2) + (int64_t)t * shape->n_heads_kv * shape->head_dim_v;
+    for (int32_t h = 0; h < shape->n_heads_kv; h++) {
+        unsigned char *keys = host_keys(kv, page, op->layer - 1, h);
+        unsigned char *values = host_values(kv, page, op->layer - 1, h);
+        r->tier->kv_store(shape->type, k + h * shape->head_dim_k, shape->head_dim_k, keys + slot * kv->key_row_bytes);
+        r->tier->kv_store(shape->type, v + h * shape->head_dim_v, shape->head_dim_v, values + slot * kv->value_row_bytes);
+    }
+}
+
+static const float *rope_row(const cpu_scratch *s, const plan_rope *rope, int32_t t) {
+    int32_t i = 0;
+    while (s->ropes[i] != rope) i++;
+    return s->rope_tables[i] + (int64_t)t * (rope->n_rotary / 2) * 2;
+}
+
+void cpu_rope_fill(cpu_run *r, int32_t first, int32_t end) {
+    cpu_scratch *s = r->scratch;
+    for (int32_t i = 0; i < s->n_ropes; i++) {
+        const plan_rope *rope = s->ropes[i];
+        int32_t half = rope->n_rotary / 2;
+        for (int32_t t = first; t < end; t++) {
+            float *cosines = s->rope_tables[i] + (int64_t)t * half * 2;
+            for (int32_t j = 0; j < half; j++) {
+                double angle = (double)s->rows[t].position * (double)rope->freqs[j], sine, cosine;
+                sincos(angle, &sine, &cosine);
+                cosines[j] = (float)cosine * rope->magnitude;
+                cosines[half + j] = (float)sine * rope->magnitude;
+            }
+        }
+    }
+}
+
+static float *thread_values(cpu_run *r, int i_thread) {
+    return (float *)(void *)(r->scratch->threads + (size_t)i_thread * r->scratch->thread_bytes);
+}
+
+static void row_op(cpu_run *r, const plan_op *op, int32_t t, float *values) {
+    const cpu_tier *k = r->tier;
+    int32_t i_in = op->in >= 0 ? op->in : op->out, i_out = op->out >= 0 ? op->out : op->in;
+    int64_t width = r->plan->buffers[i_out].width;
+    const float *x = i_in >= 0 ? cpu_rows_of(r, i_in) + (int64_t)t * r->plan->buffers[i_in].width : NULL;
+    const float *z = op->in2 >= 0 ? cpu_rows_of(r, op->in2) + (int64_t)t * r->plan->buffers[op->in2].width : NULL;
+    float *y = cpu_rows_of(r, i_out) + (int64_t)t * width;
+    switch (op->kind) {
+    case PLAN_EMBED: embed(r, op, t); break;
+    case PLAN_EMBED_AT: embed_at(r, op, t, values); break;
+    case PLAN_NORM_RMS: k->norm_rms(x, cpu_vector(op->w), y, width, op->eps); break;
+    case PLAN_NORM_LAYER: k->norm_layer(x, cpu_vector(op->w), cpu_vector(op->bias), y, width, op->eps); break;
+    case PLAN_NORM_HEADS:
+        for (int32_t h = 0; h < op->n_heads; h++) {
+            float *head = y + (int64_t)h * op->head_dim;
+            k->norm_rms(head, cpu_vector(op->w), head, op->head_dim, op->eps);
+        }
+        break;
+    case PLAN_ROPE: {
+        const float *cosines = rope_row(r->scratch, op->rope, t);
+        for (int32_t h = 0; h < op->n_heads; h++)
+            k->rope(y + (int64_t)h * op->head_dim, cosines, op->rope->n_rotary, op->rope->interleaved);
+        break;
+    }
+    case PLAN_KV_APPEND: kv_append(r, op, t); break;
+    case PLAN_ADD: k->add(x, y, width); break;
+    case PLAN_SILU_MUL: k->silu_mul(x, z, y, width); break;
+    case PLAN_GELU_MUL: k->gelu_mul(x, z, y, width); break;
+    case PLAN_GELU: k->gelu_mul(x, NULL, y, width); break;
+    case PLAN_MATMUL:
+    case PLAN_ATTEND: break; /* not of this kind */
+    }
+}
+
+void cpu_row_op(cpu_run *r, const plan_op *op, int i_thread, int32_t first, int32_t end) {
+    for (int32_t t = first; t < end; t++) row_op(r, op, t, thread_values(r, i_thread));
+}
+
+void cpu_quantise_rows(cpu_run *r, int32_t i_buffer, int32_t first, int32_t end) {
+    int64_t width = r->plan->buffers[i_buffer].width;
+    cpu_q8 q8 = cpu_q8_of(r->scratch, width);
+    for (int32_t t = first; t < end; t++)
+        r->tier->quantise(cpu_rows_of(r, i_buffer) + (int64_t)t * width, width, &q8, t);
+}

@@ -1,0 +1,226 @@
+/* run.c: runs a range of a plan in one call of the pool. The operations fall into phases with a barrier
+ * after each:
+ *
+ *   rows       a chain of row operations, each thread with rows of its own; at its end the rows are rounded
+ *              to int8 if products with block formats follow
+ *   products   neighbouring products of one input, their columns spread over the threads
+ *   attention  tasks from a shared counter; its merge begins the rows phase that follows
+ *
+ * When the caller wants the run to stop the threads still walk through all phases, without work. */
+#include "cpu.h"
+#include "../memory.h"
+
+enum {
+    FEW_ROWS = 4,    /* up to here the columns are split evenly and beforehand */
+    FEW_UNIT = 8,    /* columns: what an even split does not divide */
+    FEW_PIECE = 256, /* columns between two looks at the stop flag */
+    MANY_UNIT = 16   /* columns of a task of the shared counter */
+};
+
+static int is_row_op(const plan_op *op) { return op->kind != PLAN_MATMUL && op->kind != PLAN_ATTEND; }
+
+static cpu_product product_of(cpu_run *r, const plan_op *op) {
+    int64_t width = r->plan->buffers[op->in].width;
+    cpu_product p = {
+        .w = op->w,
+        .w_stride = kern_format_bytes(op->w->format, op->w->n_columns),
+        .x = cpu_rows_of(r, op->in),
+        .x_stride = width,
+        .q8 = cpu_q8_of(r->scratch, width),
+        .n_x = r->batch->n_rows,
+        .bias = cpu_vector(op->bias),
+    };
+    if (op->out == r->plan->logits) {
+        p.out = host_f32(r->batch->logits);
+        p.out_stride = r->batch->logits.n_columns;
+    } else {
+        p.out = cpu_rows_of(r, op->out);
+        p.out_stride = r->plan->buffers[op->out].width;
+    }
+    return p;
+}
+
+/* Columns first … end - 1 of operation op, in pieces. */
+static void product_columns(cpu_run *r, const plan_op *op, int64_t first, int64_t end, void *panel) {
+    cpu_product p = product_of(r, op);
+    cpu_product_fn *product = r->tier->product(op->w->format->id);
+    for (int64_t n = first; n < end && !cpu_stopped(r); n += FEW_PIECE)
+        product(&p, n, n + FEW_PIECE < end ? FEW_PIECE : end - n, panel);
+}
+
+static int64_t units_of(const plan_op *op, int64_t unit) { return (op->w->n_rows + unit - 1) / unit; }
+
+/* Units first … end - 1 of operations i … n counted through. */
+static void product_units(cpu_run *r, int32_t i, int32_t n, int64_t unit, int64_t first, int64_t end, void *panel) {
+    for (; i < n && first < end; i++) {
+        const plan_op *op = &r->plan->ops[i];
+        int64_t units = units_of(op, unit);
+        if (first < units) {
+            int64_t to = (end < units ? end : units) * unit;
+            product_columns(r, op, first * unit, to < op->w->n_rows ? to : op->w->n_rows, panel);
+        }
+        first = first > units ? first - units : 0;
+        end -= units;
+    }
+}
+
+/* Operations i … n - 1 are products of one input. */
+static void products(cpu_run *r, int32_t i, int32_t n, int i_thread, int n_threads) {
+    void *panel = r->scratch->threads + (size_t)i_thread * r->scratch->thread_bytes;
+    int few = r->batch->n_rows <= FEW_ROWS;
+    int64_t unit = few ? FEW_UNIT : MANY_UNIT, total = 0;
+    for (int32_t j = i; j < n; j++) total += units_of(&r->plan->ops[j], unit);
+    if (few) {
+        product_units(r, i, n, unit, total * i_thread / n_threads, total * (i_thread + 1) / n_threads, panel);
+        return;
+    }
+    int64_t next;
+    while ((next = kern_pool_next(r->device->pool, total)) >= 0) {
+        if (cpu_stopped(r)) return;
+        product_units(r, i, n, unit, next, next + 1, panel);
+    }
+}
+
+/* The end of the products from operation i on that share its input, and whether any takes int8. */
+static int32_t products_end(const cpu_run *r, int32_t i, int *wants_q8) {
+    const plan_op *ops = r->plan->ops;
+    int32_t n = i;
+    *wants_q8 = 0;
+    for (; n < r->end && ops[n].kind == PLAN_MATMUL && ops[n].in == ops[i].in; n++) {
+        *wants_q8 |= cpu_wants_q8(ops[n].w->format);
+        if (ops[n].out == ops[i].in) return n + 1;
+    }
+    return n;
+}
+
+static void run_thread(void *data, int i_thread, int n_threads) {
+    cpu_run *r = (cpu_run *)data;
+    kern_pool *pool = r->device->pool;
+    const plan_op *ops = r->plan->ops, *attended = NULL;
+    const int64_t n_rows = r->batch->n_rows;
+    const int32_t first_row = (int32_t)(n_rows * i_thread / n_threads);
+    const int32_t end_row = (int32_t)(n_rows * (i_thread + 1) / n_threads);
+    if (r->rope_stale) cpu_rope_fill(r, first_row, end_row);
+    for (int32_t i = r->first; i < r->end || attended != NULL;) {
+        int32_t begun = i, n = i;
+        int wants_q8 = 0, work = !cpu_stopped(r);
+        if (attended != NULL && work) cpu_attend_merge(r, attended, i_thread, first_row, end_row);
+        for (; i < r->end && is_row_op(&ops[i]); i++)
+            if (work) cpu_row_op(r, &ops[i], i_thread, first_row, end_row);
+        if (i < r->end && ops[i].kind == PLAN_MATMUL) n = products_end(r, i, &wants_q8);
+        if (wants_q8 && work) cpu_quantise_rows(r, ops[i].in, first_row, end_row);
+        if (i > begun || wants_q8 || attended != NULL) kern_pool_barrier(pool);
+        attended = NULL;
+        if (i >= r->end) break;
+        work = !cpu_stopped(r);
+        if (ops[i].kind == PLAN_MATMUL) {
+            if (work) products(r, i, n, i_thread, n_threads);
+            i = n;
+        } else {
+            attended = &ops[i];
+            if (work) cpu_attend(r, attended, i_thread);
+            i++;
+        }
+        kern_pool_barrier(pool);
+    }
+}
+
+/* Rows of sequence i, and tiles of them. */
+static void map_sequence(cpu_scratch *s, const kern_sequence *q, int32_t i) {
+    for (int32_t t = 0; t < q->n_rows; t++)
+        s->rows[q->first_row + t] = (cpu_row){.i_sequence = i, .position = q->n_past + t};
+    for (int32_t t = 0; t < q->n_rows; t += s->tile_rows) {
+        int32_t n = q->n_rows - t < s->tile_rows ? q->n_rows - t : s->tile_rows;
+        s->tiles[s->n_tiles++] = (cpu_tile){.i_sequence = i, .first_row = q->first_row + t, .n_rows = n};
+    }
+}
+
+/* What is asked must fit what was opened and reserved. */
+static int check_sequence(kern_device *device, const kern_work *work, const kern_batch *batch, int32_t i) {
+    const kern_sequence *q = &batch->sequences[i];
+    if (q->n_past < 0 || q->n_rows < 0 || q->first_row < 0 || q->first_row > batch->n_rows - q->n_rows)
+        return host_fail(device, KERN_DEVICE, "sequence %d: rows %d + %d of %d", i + 1, q->first_row, q->n_rows,
+                         batch->n_rows);
+    int64_t n_positions = (int64_t)q->n_past + q->n_rows;
+    for (int64_t j = 0; j * KERN_PAGE_POSITIONS < n_positions; j++) {
+        int32_t page = q->pages[j];
+        if (page < 0 || page >= work->pages->n_pages || work->pages->pages[page] == NULL)
+            return host_fail(device, KERN_DEVICE, "page %d of sequence %d is not reserved", page, i + 1);
+    }
+    return KERN_OK;
+}
+
+static int map_batch(kern_device *device, kern_work *work, const kern_batch *batch) {
+    cpu_scratch *s = (cpu_scratch *)work->scratch;
+    if (batch->parents != NULL)
+        return host_fail(device, KERN_UNSUPPORTED, "device cpu does not compute trees of candidates");
+    if (batch->n_rows < 0 || batch->n_rows > work->max_rows)
+        return host_fail(device, KERN_DEVICE, "%d rows in a pass of at most %d", batch->n_rows, work->max_rows);
+    s->n_tiles = 0;
+    for (int32_t t = 0; t < batch->n_rows; t++) s->rows[t] = (cpu_row){.i_sequence = -1, .position = 0};
+    int64_t n_rows = 0;
+    for (int32_t i = 0; i < batch->n_sequences; i++) {
+        int code = check_sequence(device, work, batch, i);
+        n_rows += code == KERN_OK ? batch->sequences[i].n_rows : 0;
+        if (code != KERN_OK) return code;
+        if (n_rows > batch->n_rows)
+            return host_fail(device, KERN_DEVICE, "sequences of %lld rows in a pass of %d", (long long)n_rows,
+                             batch->n_rows);
+        map_sequence(s, &batch->sequences[i], i);
+    }
+    return KERN_OK;
+}
+
+/* Operations that need a sequence for every row, and positions within learned ones. */
+static int check_ops(kern_device *device, const kern_work *work, const plan *p, int32_t first, int32_t end,
+                     const kern_batch *batch) {
+    const cpu_scratch *s = (const cpu_scratch *)work->scratch;
+    for (int32_t i = first; i < end; i++) {
+        const plan_op *op = &p->ops[i];
+        if (op->kind != PLAN_KV_APPEND && op->kind != PLAN_ATTEND && op->kind != PLAN_EMBED_AT) continue;
+        for (int32_t t = 0; t < batch->n_rows; t++) {
+            if (s->rows[t].i_sequence < 0)
+                return host_fail(device, KERN_DEVICE, "row %d belongs to no sequence", t + 1);
+            if (op->kind == PLAN_EMBED_AT && s->rows[t].position >= op->w->n_rows)
+                return host_fail(device, KERN_DEVICE, "position %d of %lld in %s", s->rows[t].position + 1,
+                                 (long long)op->w->n_rows, op->w->name);
+        }
+    }
+    return KERN_OK;
+}
+
+/* Whether operations first … end - 1 rotate, and the tables hold for other positions than the rows'. If so
+ * the tables are filled as the run begins. */
+static int rope_stale(cpu_scratch *s, const plan *p, int32_t first, int32_t end, int32_t n_rows) {
+    while (first < end && p->ops[first].kind != PLAN_ROPE) first++;
+    if (first == end) return 0;
+    int same = n_rows <= s->n_rope_positions;
+    for (int32_t t = 0; t < n_rows && same; t++) same = s->rope_positions[t] == s->rows[t].position;
+    if (same) return 0;
+    for (int32_t t = 0; t < n_rows; t++) s->rope_positions[t] = s->rows[t].position;
+    s->n_rope_positions = n_rows;
+    return 1;
+}
+
+int cpu_run_plan(kern_device *device, kern_work *work, const plan *p, int32_t first, int32_t count,
+                 const kern_batch *batch) {
+    cpu_scratch *scratch = (cpu_scratch *)work->scratch;
+    int code = map_batch(device, work, batch);
+    if (code == KERN_OK) code = check_ops(device, work, p, first, first + count, batch);
+    if (code != KERN_OK || batch->n_rows == 0) return code;
+    cpu_run r = {
+        .device = device,
+        .tier = cpu_tier_of(device),
+        .work = work,
+        .scratch = scratch,
+        .plan = p,
+        .batch = batch,
+        .first = first,
+        .end = first + count,
+        .rope_stale = rope_stale(scratch, p, first, first + count, batch->n_rows),
+    };
+    kern_pool_run(device->pool, run_thread, &r);
+    device->stats.launches += (uint64_t)count;
+    if (!cpu_stopped(&r) && !atomic_load(&r.interrupted)) return KERN_OK;
+    return KERN_INTERRUPTED;
+}

@@ -1,0 +1,220 @@
+/* host_pages.c: the pages of the key/value cache in the host's memory, rows of keys and values in
+ * their three types, and the activation buffers of a pass. host.h draws the layout of a page. */
+#include "formats.h"
+#include "host.h"
+#include "memory.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define Q8_BLOCK 32
+#define Q8_BYTES 34 /* f16 scale, 32 int8 */
+
+size_t host_kv_row_bytes(kern_kv type, int32_t head_dim) {
+    const size_t n = (size_t)head_dim;
+    switch (type) {
+    case KERN_KV_F32: return n * 4;
+    case KERN_KV_F16: return n * 2;
+    case KERN_KV_Q8_0: return n / Q8_BLOCK * Q8_BYTES;
+    }
+    return 0;
+}
+
+/* Scale: largest size / 127 as f16. What is not finite, or too large for it, makes the block NaN.
+ */
+static void store_q8(const float *x, unsigned char *to) {
+    float largest = 0;
+    for (int i = 0; i < Q8_BLOCK; i++) {
+        const float size = fabsf(x[i]);
+        if (!(size <= largest)) largest = size; /* and a NaN stays */
+        if (isnan(size)) break;
+    }
+    uint16_t scale = kern_f32_to_f16(largest / 127.0f);
+    const float d = kern_f16_to_f32(scale);
+    if (!isfinite(d)) scale = kern_f32_to_f16(NAN);
+    memcpy(to, &scale, 2);
+    for (int i = 0; i < Q8_BLOCK; i++) {
+        long q = d > 0 && isfinite(d) ? lrintf(x[i] / d) : 0;
+        if (q > 127) q = 127; /* the scale was rounded down */
+        if (q < -127) q = -127;
+        to[2 + i] = (unsigned char)(signed char)q;
+    }
+}
+
+void host_kv_store(kern_kv type, const float *x, int32_t n, void *to) {
+    unsigned char *bytes = to;
+    switch (type) {
+    case KERN_KV_F32: memcpy(to, x, (size_t)n * 4); break;
+    case KERN_KV_F16:
+        for (int32_t i = 0; i < n; i++) {
+            const uint16_t h = kern_f32_to_f16(x[i]);
+            memcpy(bytes + 2 * (size_t)i, &h, 2);
+        }
+        break;
+    case KERN_KV_Q8_0:
+        for (int32_t i = 0; i < n; i += Q8_BLOCK, bytes += Q8_BYTES) store_q8(x + i, bytes);
+        break;
+    }
+}
+
+void host_kv_load(kern_kv type, const void *from, int32_t n, float *y) {
+    static const int32_t formats[] = {KERN_F32, KERN_F16, KERN_Q8_0};
+    kern_format_find(formats[type])->dequantise(from, y, n);
+}
+
+/* The sizes of a page of this shape; 0, or -1 when they overflow. */
+static int page_layout(const kern_kv_shape *shape, kern_pages *out) {
+    out->shape = *shape;
+    out->key_row_bytes = host_kv_row_bytes(shape->type, shape->head_dim_k);
+    out->value_row_bytes = host_kv_row_bytes(shape->type, shape->head_dim_v);
+    size_t rows;
+    if (__builtin_mul_overflow((size_t)shape->n_heads_kv, (size_t)KERN_PAGE_POSITIONS, &rows) ||
+        __builtin_mul_overflow(rows, out->key_row_bytes + out->value_row_bytes,
+                               &out->layer_bytes) ||
+        __builtin_mul_overflow(out->layer_bytes, (size_t)shape->n_layers, &out->page_bytes))
+        return -1;
+    return 0;
+}
+
+size_t host_page_bytes(const kern_kv_shape *shape) {
+    kern_pages layout;
+    return page_layout(shape, &layout) == 0 ? layout.page_bytes : SIZE_MAX;
+}
+
+int host_pages_open(kern_device *device, const kern_kv_shape *shape, int32_t n_pages,
+                    kern_pages **out) {
+    *out = NULL;
+    if (shape->type == KERN_KV_Q8_0 &&
+        (shape->head_dim_k % Q8_BLOCK != 0 || shape->head_dim_v % Q8_BLOCK != 0))
+        return host_fail(device, KERN_UNSUPPORTED,
+                         "kv q8_0 asks head sizes that are multiples of %d, these are %d and %d",
+                         Q8_BLOCK, shape->head_dim_k, shape->head_dim_v);
+    kern_pages *pages = kern_alloc(sizeof *pages);
+    if (pages && page_layout(shape, pages) == 0)
+        pages->pages = kern_alloc_array((size_t)n_pages, sizeof *pages->pages);
+    if (!pages || !pages->pages) {
+        kern_free(pages);
+        return host_fail(device, KERN_NO_MEMORY, "out of memory: a table of %d pages", n_pages);
+    }
+    pages->n_pages = n_pages;
+    *out = pages;
+    return KERN_OK;
+}
+
+void host_pages_close(kern_device *device, kern_pages *pages) {
+    (void)device;
+    if (!pages) return;
+    for (int32_t i = 0; i < pages->n_pages; i++) kern_free_aligned(pages->pages[i]);
+    kern_free(pages->pages);
+    kern_free(pages);
+}
+
+int host_page_reserve(kern_device *device, kern_pages *pages, int32_t page) {
+    assert(page >= 0 && page < pages->n_pages);
+    if (pages->pages[page]) return KERN_OK;
+    pages->pages[page] = kern_alloc_aligned(64, pages->page_bytes);
+    if (pages->pages[page]) return KERN_OK;
+    return host_fail(device, KERN_NO_MEMORY, "out of memory: %zu bytes asked for a cache page",
+                     pages->page_bytes);
+}
+
+int host_page_copy(kern_device *device, kern_pages *pages, int32_t to, int32_t from,
+                   int32_t n_positions) {
+    assert(n_positions >= 0 && n_positions <= KERN_PAGE_POSITIONS);
+    assert(from >= 0 && from < pages->n_pages && pages->pages[from]);
+    const int code = host_page_reserve(device, pages, to);
+    if (code || to == from) return code;
+    const size_t n = (size_t)n_positions;
+    for (int32_t layer = 0; layer < pages->shape.n_layers; layer++) {
+        for (int32_t head = 0; head < pages->shape.n_heads_kv; head++) {
+            memcpy(host_keys(pages, to, layer, head), host_keys(pages, from, layer, head),
+                   n * pages->key_row_bytes);
+            memcpy(host_values(pages, to, layer, head), host_values(pages, from, layer, head),
+                   n * pages->value_row_bytes);
+        }
+    }
+    return KERN_OK;
+}
+
+size_t host_position_bytes(const kern_kv_shape *shape) {
+    const size_t bytes = host_page_bytes(shape);
+    return bytes == SIZE_MAX ? bytes : bytes / KERN_PAGE_POSITIONS;
+}
+
+/* Visits the rows of one position in the order of files; copies to or from plain bytes. */
+static void position_copy(const kern_pages *pages, int32_t page, int32_t position,
+                          unsigned char *out, const unsigned char *in) {
+    assert(page >= 0 && page < pages->n_pages && pages->pages[page]);
+    assert(position >= 0 && position < KERN_PAGE_POSITIONS);
+    size_t done = 0;
+    for (int32_t layer = 0; layer < pages->shape.n_layers; layer++) {
+        for (int values = 0; values < 2; values++) {
+            const size_t bytes = values ? pages->value_row_bytes : pages->key_row_bytes;
+            for (int32_t head = 0; head < pages->shape.n_heads_kv; head++, done += bytes) {
+                unsigned char *row = (values ? host_values(pages, page, layer, head)
+                                             : host_keys(pages, page, layer, head)) +
+                                     (size_t)position * bytes;
+                if (out)
+                    memcpy(out + done, row, bytes);
+                else
+                    memcpy(row, in + done, bytes);
+            }
+        }
+    }
+}
+
+int host_page_read(kern_device *device, kern_pages *pages, int32_t page, int32_t position,
+                   void *to) {
+    position_copy(pages, page, position, to, NULL);
+    device->stats.bytes_down += pages->page_bytes / KERN_PAGE_POSITIONS;
+    device->stats.syncs++;
+    return KERN_OK;
+}
+
+int host_page_write(kern_device *device, kern_pages *pages, int32_t page, int32_t position,
+                    const void *from) {
+    const int code = host_page_reserve(device, pages, page);
+    if (code) return code;
+    position_copy(pages, page, position, NULL, from);
+    device->stats.bytes_up += pages->page_bytes / KERN_PAGE_POSITIONS;
+    return KERN_OK;
+}
+
+int host_work_open(kern_device *device, const plan *p, kern_pages *pages, int32_t max_rows,
+                   kern_work **out) {
+    *out = NULL;
+    kern_work *work = kern_alloc(sizeof *work);
+    if (!work) return host_fail(device, KERN_NO_MEMORY, "out of memory: activations of a pass");
+    work->pages = pages;
+    work->max_rows = max_rows;
+    work->buffers = kern_alloc_array((size_t)p->n_buffers, sizeof *work->buffers);
+    work->n_buffers = work->buffers ? p->n_buffers : 0;
+    int code =
+        work->buffers ? KERN_OK : host_fail(device, KERN_NO_MEMORY, "out of memory: buffers");
+    for (int32_t i = 0; i < p->n_buffers && !code; i++) {
+        if (i == p->logits) continue;
+        size_t bytes;
+        if (__builtin_mul_overflow((size_t)max_rows * 4, (size_t)p->buffers[i].width, &bytes))
+            bytes = SIZE_MAX;
+        code = host_alloc(device, bytes, &work->buffers[i]);
+    }
+    if (code)
+        host_work_close(device, work);
+    else
+        *out = work;
+    return code;
+}
+
+void host_work_close(kern_device *device, kern_work *work) {
+    if (!work) return;
+    for (int32_t i = 0; i < work->n_buffers; i++) host_free(device, &work->buffers[i]);
+    kern_free_aligned(work->scratch);
+    kern_free(work->buffers);
+    kern_free(work);
+}
+
+kern_buffer *host_work_buffer(kern_work *work, int32_t i_buffer) {
+    assert(i_buffer >= 0 && i_buffer < work->n_buffers);
+    return &work->buffers[i_buffer];
+}
