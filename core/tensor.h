@@ -9,6 +9,7 @@ struct llm_tensor {
     llm_device *device; /* held */
     kern_buffer buffer; /* from the device's pool */
     bool is_choice;     /* entries may be KERN_ID_NAN …: checked when read or fed */
+    int64_t n_group_rows, n_group_results; /* topk_joint: rows each group of results was chosen from */
 };
 
 /* Contents undefined. NULL with err on failure. */
@@ -26,6 +27,13 @@ struct tensor_pool *tensor_pool_open(llm_device *, llm_error *err);
 void tensor_pool_close(struct tensor_pool *, llm_device *);
 bool tensor_pool_pressed(const struct tensor_pool *);
 uint64_t tensor_pool_bytes(const struct tensor_pool *);
+/* The binding was told that the pool is pressed: the next allocation may widen the budget. */
+void tensor_pool_told(struct tensor_pool *);
+
+/* Checks entries first … of a choice for codes now, which on some devices waits. Others pass. */
+int tensor_check(llm_tensor *, int64_t first, int64_t count, llm_error *err);
+/* The same for all entries; afterwards the tensor is plain i32. */
+int tensor_settle(llm_tensor *, llm_error *err);
 
 /* The error of a choice that could not be made: code is KERN_ID_NAN, … of row i_row. */
 int tensor_fail_choice(int32_t code, int64_t i_row, int64_t step, llm_error *err);

@@ -1,0 +1,129 @@
+/* device.c: opening a backend by name, counting who holds it, its return codes as errors. */
+#include "device.h"
+
+#include "../kernels/host.h"
+#include "../kernels/memory.h"
+#include "tensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_THREADS 1024
+
+static const kern_backend *find_backend(const char *name) {
+    for (int i = 0; kern_backends[i]; i++)
+        if (strcmp(kern_backends[i]->name, name) == 0) return kern_backends[i];
+    return NULL;
+}
+
+static int fail_unknown(const char *name, llm_error *err) {
+    char known[128];
+    int n = snprintf(known, sizeof known, "auto");
+    for (int i = 0; kern_backends[i] && (size_t)n < sizeof known; i++)
+        n += snprintf(known + n, sizeof known - (size_t)n, ", %s", kern_backends[i]->name);
+    return llm_fail(err, LLM_MISUSE, "unknown device '%.100s': known are %s", name, known);
+}
+
+/* LLMLUA_CPU forces an instruction tier of "cpu"; NULL is the best there is. */
+static int read_tier(const char **tier, llm_error *err) {
+    const char *name = getenv("LLMLUA_CPU");
+    kern_tier parsed;
+    *tier = NULL;
+    if (!name || !*name) return 0;
+    if (kern_tier_parse(name, &parsed)) {
+        char known[128];
+        int n = 0;
+        for (int i = KERN_TIER_PLAIN; i <= KERN_TIER_AVX512 && (size_t)n < sizeof known; i++)
+            n += snprintf(known + n, sizeof known - (size_t)n, "%s%s", i ? ", " : "",
+                          kern_tier_name((kern_tier)i));
+        return llm_fail(err, LLM_MISUSE, "unknown LLMLUA_CPU '%.100s': known are %s", name, known);
+    }
+    *tier = name;
+    return 0;
+}
+
+llm_device *llm_device_open(const char *name, int n_threads, llm_error *err) {
+    if (!name || strcmp(name, "auto") == 0) name = "cpu";
+    const kern_backend *backend = find_backend(name);
+    if (!backend) {
+        fail_unknown(name, err);
+        return NULL;
+    }
+    if (n_threads < 0 || n_threads > MOST_THREADS) {
+        llm_fail(err, LLM_MISUSE, "threads must be between 0 and %d, got %d", MOST_THREADS, n_threads);
+        return NULL;
+    }
+    kern_device_options options = {n_threads ? n_threads : kern_pool_cores(), NULL};
+    if (strcmp(name, "cpu") == 0 && read_tier(&options.tier, err)) return NULL;
+    llm_device *device = kern_alloc(sizeof *device);
+    if (!device) {
+        llm_fail_memory(err, sizeof *device, "a device");
+        return NULL;
+    }
+    char message[256] = "";
+    device->backend = backend;
+    device->references = 1;
+    device->kern = backend->open(&options, message, sizeof message);
+    if (!device->kern) {
+        llm_fail(err, LLM_DEVICE, "cannot open device %s: %s", name, message);
+        llm_device_close(device);
+        return NULL;
+    }
+    device->pool = tensor_pool_open(device, err);
+    if (!device->pool) {
+        llm_device_close(device);
+        return NULL;
+    }
+    return device;
+}
+
+llm_device *device_retain(llm_device *device) {
+    device->references++;
+    return device;
+}
+
+void llm_device_close(llm_device *device) {
+    if (!device || --device->references > 0) return;
+    if (device->pool) tensor_pool_close(device->pool, device);
+    if (device->kern) device->backend->close(device->kern);
+    kern_free(device);
+}
+
+const char *llm_device_describe(llm_device *device) { return device->backend->describe(device->kern); }
+
+bool llm_device_pressed(llm_device *device) {
+    if (!tensor_pool_pressed(device->pool)) return false;
+    tensor_pool_told(device->pool);
+    return true;
+}
+
+void llm_device_stats(llm_device *device, llm_stats *out) {
+    kern_stats stats = {0};
+    device->backend->stats(device->kern, &stats);
+    *out = (llm_stats){.launches = stats.launches,
+                       .syncs = stats.syncs,
+                       .bytes_up = stats.bytes_up,
+                       .bytes_down = stats.bytes_down,
+                       .forward_rows = device->forward_rows,
+                       .prefix_tokens = device->prefix_tokens,
+                       .pages_used = device->pages_used,
+                       .tensor_bytes = tensor_pool_bytes(device->pool)};
+}
+
+int device_check(llm_device *device, int code, const char *what, llm_error *err) {
+    const char *message = code == KERN_OK ? "" : device->backend->last_error(device->kern);
+    switch (code) {
+    case KERN_OK: return 0;
+    case KERN_NO_MEMORY:
+        if (*message) return llm_fail(err, LLM_OUT_OF_MEMORY, "%s: %s", what, message);
+        return llm_fail(err, LLM_OUT_OF_MEMORY, "%s: out of memory", what);
+    case KERN_INTERRUPTED: return llm_fail(err, LLM_INTERRUPTED, "interrupted");
+    case KERN_UNSUPPORTED:
+        return llm_fail(err, LLM_DEVICE, "%s: not supported by device %s: %s", what,
+                        device->backend->name, message);
+    default:
+        return llm_fail(err, LLM_DEVICE, "%s: device %s failed: %s", what, device->backend->name,
+                        *message ? message : "no message");
+    }
+}

@@ -1,0 +1,13 @@
+/* faults.c: the switch of the fault-injection build (memory.h), for specs; inert in other builds. */
+#include "../kernels/memory.h"
+#include "llm.h"
+
+#ifdef LLMLUA_FAULTS
+bool llm_faults_built(void) { return true; }
+void llm_fail_allocation(int64_t n) { kern_alloc_fail_at(n); }
+int64_t llm_allocations(void) { return kern_alloc_count(); }
+#else
+bool llm_faults_built(void) { return false; }
+void llm_fail_allocation(int64_t n) { (void)n; }
+int64_t llm_allocations(void) { return 0; }
+#endif
