@@ -1,0 +1,65 @@
+-- The options that every strategy has. `section` groups them in --help.
+
+local function option(section, name, short, spec)
+  spec.section, spec.name, spec.short = section, name, short
+  return spec
+end
+
+return {
+  option("prompt", "model", "m", {type = "string", arg = "FILE",
+    help = "GGUF file (else LLMLUA_MODEL, else the built-in model)"}),
+  option("prompt", "prompt", "p", {type = "string", arg = "TEXT",
+    help = "the text to continue (else --file, --prompt-ids, standard input)"}),
+  option("prompt", "file", "f", {type = "string", arg = "FILE",
+    help = "read the prompt from a file (- is standard input), less one final newline"}),
+  option("prompt", "prompt_ids", nil, {type = "list", of = "integer", least = 0, arg = "IDS",
+    help = "the prompt as token ids, such as 1,2,3"}),
+
+  option("end", "max_tokens", "n", {type = "integer", default = 256, min = 0,
+    help = "at most this many new tokens (end token included; also limited by the context)"}),
+  option("end", "min_tokens", nil, {type = "integer", default = 0, min = 0,
+    help = "no end token before that many (adds min_new_tokens to the chain)"}),
+  option("end", "ignore_eog", nil, {type = "boolean", default = false,
+    help = "no token ends the text"}),
+  option("end", "eog", nil, {type = "list", of = "integer", least = 0, arg = "IDS",
+    help = "the ids that end the text, instead of the file's"}),
+  option("end", "stop", nil, {type = "list", of = "string", split = false, arg = "TEXT",
+    help = "end before this text (may be given several times)"}),
+  option("end", "stop_rule", nil, {type = "file",
+    help = "Lua file that returns function(ids, text), true to stop"}),
+
+  option("sampling", "sampler", nil, {type = "string", arg = "CHAIN",
+    help = "samplers in order: \"top_k=40, min_p(p=0.05), temperature=0.8\""}),
+  option("sampling", "temperature", nil, {type = "number", min = 0, help = "0 is greedy"}),
+  option("sampling", "top_k", nil, {type = "integer", min = 0, help = "0 is off"}),
+  option("sampling", "top_p", nil, {type = "number", min = 0, max = 1, help = "1 is off"}),
+  option("sampling", "min_p", nil, {type = "number", min = 0, max = 1, help = "0 is off"}),
+  option("sampling", "repetition_penalty", nil, {type = "number", above = 0, help = "1 is off"}),
+  option("sampling", "presence_penalty", nil, {type = "number", help = "0 is off"}),
+  option("sampling", "frequency_penalty", nil, {type = "number", help = "0 is off"}),
+  option("sampling", "seed", nil, {type = "integer", default = 0, help = "of all randomness"}),
+
+  option("engine", "device", nil, {type = "string", default = "auto",
+    choices = {"auto", "cpu", "ref", "cuda"}, help = "where to compute; ref is slow and exact"}),
+  option("engine", "threads", nil, {type = "integer", min = 1, max = 1024,
+    help = "default: the cores this process may use"}),
+  option("engine", "ctx", nil, {type = "integer", min = 1,
+    help = "positions a sequence may have (default: as trained, at most 4096)"}),
+  option("engine", "kv", nil, {type = "string", choices = {"f32", "f16", "q8_0"},
+    help = "type of the key/value cache (default: the device's)"}),
+  option("engine", "pages", nil, {type = "integer", min = 1,
+    help = "memory for keys and values, in pages of 32 positions"}),
+  option("engine", "max_rows", nil, {type = "integer", default = 1024, min = 1,
+    help = "rows of logits one pass may be asked for"}),
+
+  option("output", "logprobs", nil, {type = "integer", min = 0,
+    help = "log-probability of each token, and of the N likeliest"}),
+  option("output", "json", nil, {type = "boolean", default = false,
+    help = "one line of JSON instead of the text"}),
+  option("output", "quiet", nil, {type = "boolean", default = false,
+    help = "no progress, warnings or figures on standard error"}),
+  option("output", "verbose", nil, {type = "boolean", default = false,
+    help = "describe model and device first"}),
+  option("output", "version", nil, {type = "boolean", default = false, help = "print the version"}),
+  option("output", "help", "h", {type = "boolean", default = false, help = "print this"}),
+}

@@ -1,0 +1,750 @@
+---@meta llm
+-- luacheck: ignore 212 241
+-- meta.lua: the public API of llmlua, for editors (LuaCATS) and readers. It is never run: a spec
+-- holds it against the real metatables. What is raised is an llm.Error, of kind misuse where
+-- nothing else is said.
+--
+-- Positions, rows, columns and layers count from 1; token ids are names, from 0, as in the model
+-- file.
+
+---@alias llm.Ids integer | integer[] | llm.Tensor one id, a list of ids, or an i32 tensor
+---@alias llm.RowIds integer | integer[] | integer[][] | llm.Tensor for all rows, or a list each
+---@alias llm.Operand number | number[] | number[][] | llm.Tensor a flat list is a column
+
+---@class llm
+---@field version string
+local llm = {}
+
+---@class llm.LoadOptions
+---@field device? "auto"|"cpu"|"ref" auto: the best one there is. ref: plain f32 arithmetic
+---@field threads? integer 0: the cores this process may use. Equal models share their threads
+---@field ctx? integer positions a cache may hold. Default: the trained context, at most 4096
+---@field kv? "f32"|"f16"|"q8_0" type of keys and values. Default: f32 on ref, else f16
+---@field pages? integer budget of cache pages (32 positions each) of all caches together
+---@field max_rows? integer rows of logits or hidden states that one call may ask for. Default: 1024
+---@field piece? integer ids that a prefill feeds at once. Default: 256
+---@field eog? llm.Ids replaces the file's end-of-generation ids
+
+---Loads a GGUF file; without a path the built-in model. Raises for bad options only.
+---@param path? string
+---@param opts? llm.LoadOptions
+---@return llm.Model? model
+---@return string? message why there is none
+function llm.load(path, opts) end
+
+---A tensor of a list of lists (rows) or a flat list (a column), all numbers, all rows of one
+---length. Without dtype: i32 if all entries are integers (not 1.0) of 32 bits, else f32. Of a
+---tensor: a copy.
+---@param list number[][] | number[] | llm.Tensor
+---@param dtype? "f32" | "i32"
+---@return llm.Tensor
+function llm.tensor(list, dtype) end
+
+---Logits [rows, vocabulary] of a list of lists, or of a flat list, which is one row. Of a tensor: a
+---copy.
+---@param list number[][] | number[] | llm.Tensor
+---@return llm.Logits
+function llm.logits(list) end
+
+---A source of random numbers with that seed (0), stream 1, position 1.
+---@param seed? integer any of 64 bits
+---@return llm.Rng
+function llm.rng(seed) end
+
+---The ids of a sequence, and what sampler stages keep about it.
+---@param prompt? llm.Ids
+---@return llm.Seq
+function llm.seq(prompt) end
+
+---The caches of the surviving rows: result i continues kvs[rows[i]]. A parent is moved to its first
+---child (the handle too), forked for further ones, and closed where it has none: use only the
+---result afterwards.
+---@param kvs llm.Cache[] none twice
+---@param rows llm.Ids numbers from 1 to #kvs
+---@return llm.Cache[]
+function llm.reorder(kvs, rows) end
+
+---@class llm.Stats
+---@field launches integer operations given to devices
+---@field syncs integer times something waited for a device
+---@field bytes_up integer copied to devices
+---@field bytes_down integer copied from devices
+---@field forward_rows integer positions computed by forward passes
+---@field prefix_tokens integer positions not computed because a cache held them
+---@field pages_used integer cache pages in use now
+---@field tensor_bytes integer live tensors, and memory kept for new ones
+---@field lua_s number seconds between forward passes
+---@field step_s number seconds in forward passes
+
+---A snapshot of the counters of all devices of this Lua state.
+---@return llm.Stats
+function llm.stats() end
+
+---An error to raise with error(): the traceback is the current one if none is given.
+---@param kind llm.Kind
+---@param message string
+---@param traceback? string
+---@return llm.Error
+function llm.error(kind, message, traceback) end
+
+---The class of a value ("llm.Model", "llm.Tensor", "llm.Logits" …), or nil if it is not of llm.
+---@param value any
+---@return string?
+function llm.type(value) end
+
+---@alias llm.Kind "misuse" | "cache_full" | "out_of_memory" | "interrupted" | "time" | "nan"
+---  | "no_finite" | "device" | "script" | "input"
+
+---What llm raises. tostring gives the message; .. joins it with strings.
+---@class llm.Error
+---@field kind llm.Kind
+---@field message string lower case, names the thing and both numbers
+---@field traceback string where it was raised
+
+-- ---- Model ----
+
+---Weights, tokenizer and metadata of a file; never changes. Its caches keep what they need when it
+---is closed.
+---@class llm.Model
+---@field arch string "llama", "qwen2" …
+---@field name string? what the file calls itself
+---@field path string
+---@field vocab_size integer
+---@field n_layers integer
+---@field width integer columns of a hidden state
+---@field n_params integer
+---@field ctx integer positions a cache may hold
+---@field ctx_train integer positions the model was trained for
+---@field bos integer? id that begins a text
+---@field eog integer[] ids that end a text; a new list at each reading
+---@field metadata llm.Metadata
+---@field chat_template string?
+---@field warning string? what a user should know about this file
+---@field kv "f32" | "f16" | "q8_0"
+---@field device string "cpu", "ref"
+---@field device_info string the device with its tier and threads
+---@field max_rows integer rows that one call may ask for
+---@field n_pages integer budget of cache pages
+---@field page_bytes integer
+---@field position_bytes integer keys and values of one position
+---@field weight_bytes integer
+---@field weight_bytes_step integer read by one forward pass of one row
+---@field load_s number seconds it took to load
+---@field hash string of the file's content, 32 hex digits; reads the whole file at the first use
+local Model = {}
+
+---@class llm.EncodeOptions
+---@field add_special? boolean BOS and EOS by the file's rules. Default: true
+---@field parse_special? boolean texts of special tokens become those tokens. Default: false
+
+---The ids of a text (any bytes).
+---@param text string
+---@param opts? llm.EncodeOptions
+---@return integer[]
+function Model:encode(text, opts) end
+
+---@class llm.DecodeOptions
+---@field render_special? boolean special tokens show as text. Default: true
+
+---The bytes of ids.
+---@param ids llm.Ids
+---@param opts? llm.DecodeOptions
+---@return string
+function Model:decode(ids, opts) end
+
+---The bytes of one token.
+---@param id integer | llm.Tensor
+---@return string
+function Model:token(id) end
+
+---Whether the id ends a text (model.eog).
+---@param id integer | llm.Tensor
+---@return boolean
+function Model:is_eog(id) end
+
+---Hyper-parameters, sizes and the plan, as text of several lines.
+---@return string
+function Model:describe() end
+
+---An empty cache. Raises cache_full when there is no memory for one.
+---@return llm.Cache
+function Model:cache() end
+
+---@class llm.ForwardOptions
+---@field rows? integer | "all" logits of the last n ids of each cache (1), of all, or 0: none
+---@field hidden? integer[] layers whose output is wanted; 0 is the embedding
+---@field exit? integer stop after this layer
+---@field parents? integer[] a tree of candidates: the one that each id follows, 0: the cache
+
+---Feeds ids to a cache, or to each of many in one pass over the weights: ids[i], an id or a list,
+---to kvs[i]. Cache after cache, row after row. Rows are the same bits whatever is computed beside
+---them. Raises cache_full, out_of_memory, interrupted, nan and no_finite (of ids chosen from bad
+---logits); the caches are then as they were. `exit` and `parents` are refused by this version.
+---@param kv llm.Cache | llm.Cache[] none twice
+---@param ids llm.Ids | llm.Ids[]
+---@param opts? llm.ForwardOptions
+---@return llm.Logits? logits [rows, vocab_size]
+---@return table<integer, llm.Tensor>? hidden by layer: [ids fed, width]
+function Model:forward(kv, ids, opts) end
+
+---Final norm and head on hidden states [R, width] of any layer.
+---@param hidden llm.Tensor
+---@return llm.Logits [R, vocab_size]
+function Model:logits(hidden) end
+
+---Feeds ids to a cache that holds at least a token: the natural logarithm of the probability of
+---each id given what precedes it.
+---@param kv llm.Cache
+---@param ids llm.Ids
+---@return llm.Tensor column [#ids, 1]
+function Model:score(kv, ids) end
+
+---The cache that kv:save wrote for this model.
+---@param path string
+---@return llm.Cache? cache
+---@return string? message why there is none
+function Model:restore(path) end
+
+---Closes the handle; again is no error. Also by <close> and by collection.
+function Model:close() end
+
+---The key-value pairs of a model file: metadata["general.name"], pairs(metadata). Arrays are lists,
+---made anew at each reading. Keys that are not there are nil.
+---@class llm.Metadata
+---@field [string] string | number | boolean | table
+
+-- ---- Cache ----
+
+---The tokens of one sequence with their keys and values. #kv is the number of tokens.
+---@class llm.Cache
+---@field model llm.Model
+local Cache = {}
+
+---A cache of the first n tokens (all). Pages are shared until one side writes. Raises cache_full.
+---@param n? integer 0 to #kv
+---@return llm.Cache
+function Cache:fork(n) end
+
+---Keeps the first n tokens.
+---@param n integer 0 to #kv
+function Cache:truncate(n) end
+
+---Truncates to the longest common prefix with ids that leaves at least n (1) of them to feed:
+---model:forward(kv, kv:sync(ids)).
+---@param ids llm.Ids
+---@param n? integer
+---@return integer[] left the ids to feed
+function Cache:sync(ids, n) end
+
+---The ids from position first (1) on, count of them (the rest).
+---@param first? integer
+---@param count? integer
+---@return integer[]
+function Cache:tokens(first, count) end
+
+---Writes a file that model:restore reads; an old file stays whole if that fails.
+---@param path string
+---@return true? ok
+---@return string? message why not
+function Cache:save(path) end
+
+---Gives the pages back; again is no error. Also by <close> and by collection.
+function Cache:close() end
+
+-- ---- Tensor ----
+
+---Numbers on the device, rows × columns, f32 or i32. With one row or one column t[i] is entry i (of
+---Logits with one row: of token id i), and #t their number; else t[i] is row i, a copy, and #t the
+---number of rows.
+---
+---Operations return new tensors; a name with a trailing underscore changes the tensor itself and
+---returns it. A row broadcasts over rows, a column (or flat list) over columns. On Logits, and on
+---what filters and operations entry by entry make of them, ids are token ids; columns of other
+---tensors count from 1. Reading (t[i], item, tolist, lists, tostring; ids given to mask, only and
+---rows) is the only wait, and raises nan or no_finite for a choice from a row with a NaN or +inf,
+---or without a finite entry.
+---@class llm.Tensor
+---@field n_rows integer
+---@field n_columns integer
+---@field dtype "f32" | "i32"
+---@field is_logits boolean
+---@field [integer] number | llm.Tensor
+---@operator add(llm.Operand): llm.Tensor
+---@operator sub(llm.Operand): llm.Tensor
+---@operator mul(llm.Operand): llm.Tensor
+---@operator div(llm.Operand): llm.Tensor
+---@operator pow(llm.Operand): llm.Tensor
+---@operator unm: llm.Tensor
+---@operator len: integer
+local Tensor = {}
+
+---A Tensor whose columns are the vocabulary, keyed by token id.
+---@class llm.Logits : llm.Tensor
+
+-- choosing
+
+---The column of the largest entry of each row; the lower one of equals.
+---@return llm.Tensor ids i32 column [rows, 1]
+function Tensor:argmax() end
+
+---The k largest entries of each row, best first, the lower column of equals first. min(k, columns)
+---of them.
+---@param k integer at least 1
+---@return llm.Tensor scores [rows, k]
+---@return llm.Tensor ids i32 [rows, k]
+function Tensor:topk(k) end
+
+---The k largest entries of all rows together, or of each group of rows / groups consecutive rows:
+---best first, the lower row of equals first, then the lower column. min(k, rows of a group ×
+---columns) of each group, group after group; −inf come last.
+---@param k integer at least 1
+---@param opts? {groups?: integer}
+---@return llm.Tensor scores column
+---@return llm.Tensor ids i32 column
+---@return llm.Tensor rows i32 column
+function Tensor:topk_joint(k, opts) end
+
+---Draws a column of each row with the probabilities softmax(row), as the argmax of gumbel(rng).
+---Row i draws with stream + i − 1 of one rng, or with rng[i]; each rng moves on by one position.
+---@param rng llm.Rng | llm.Rng[]
+---@return llm.Tensor ids i32 column [rows, 1]
+function Tensor:sample(rng) end
+
+---The entries plus Gumbel noise, a function of (seed; stream, position, column). −inf stays.
+---@param rng llm.Rng | llm.Rng[] see sample
+---@return llm.Tensor
+function Tensor:gumbel(rng) end
+
+---gumbel in place.
+---@param rng llm.Rng | llm.Rng[] see sample
+---@return llm.Tensor self
+function Tensor:gumbel_(rng) end
+
+-- rows
+
+---The logarithm of softmax of each row.
+---@return llm.Tensor
+function Tensor:log_softmax() end
+
+---log_softmax in place.
+---@return llm.Tensor self
+function Tensor:log_softmax_() end
+
+---Each row as probabilities.
+---@return llm.Tensor
+function Tensor:softmax() end
+
+---softmax in place.
+---@return llm.Tensor self
+function Tensor:softmax_() end
+
+---ln of the sum of exp of each row.
+---@return llm.Tensor column
+function Tensor:logsumexp() end
+
+---Entropy of softmax of each row, in nats.
+---@return llm.Tensor column
+function Tensor:entropy() end
+
+---The largest entry of each row.
+---@return llm.Tensor column
+function Tensor:max() end
+
+---The smallest entry of each row.
+---@return llm.Tensor column
+function Tensor:min() end
+
+---The sum of each row.
+---@return llm.Tensor column
+function Tensor:sum() end
+
+---Population standard deviation of the finite entries of each row.
+---@return llm.Tensor column
+function Tensor:std() end
+
+---Each row in ascending order.
+---@return llm.Tensor
+function Tensor:sort() end
+
+---sort in place.
+---@return llm.Tensor self
+function Tensor:sort_() end
+
+---Running sums of each row.
+---@return llm.Tensor
+function Tensor:cumsum() end
+
+---cumsum in place.
+---@return llm.Tensor self
+function Tensor:cumsum_() end
+
+---Each row divided by its Euclidean length; rows of zeros stay.
+---@return llm.Tensor
+function Tensor:normalize() end
+
+---normalize in place.
+---@return llm.Tensor self
+function Tensor:normalize_() end
+
+-- filters: what is cut becomes −inf; every row with a finite entry keeps one. Parameters are a
+-- number, or a column with one for each row
+
+---Keeps the k largest entries of each row, the lower column of equals.
+---@param k integer | integer[] | llm.Tensor at least 0; 0: off
+---@return llm.Tensor
+function Tensor:top_k(k) end
+
+---top_k in place.
+---@param k integer | integer[] | llm.Tensor at least 0; 0: off
+---@return llm.Tensor self
+function Tensor:top_k_(k) end
+
+---Keeps the smallest set of the most likely entries with a mass of at least p.
+---@param p number | number[] | llm.Tensor 0 to 1; 1: off
+---@return llm.Tensor
+function Tensor:top_p(p) end
+
+---top_p in place.
+---@param p number | number[] | llm.Tensor 0 to 1; 1: off
+---@return llm.Tensor self
+function Tensor:top_p_(p) end
+
+---Keeps entries with at least p times the probability of the likeliest.
+---@param p number | number[] | llm.Tensor 0 to 1; 0: off
+---@return llm.Tensor
+function Tensor:min_p(p) end
+
+---min_p in place.
+---@param p number | number[] | llm.Tensor 0 to 1; 0: off
+---@return llm.Tensor self
+function Tensor:min_p_(p) end
+
+---Cuts entries below x; the largest entry stays.
+---@param x number | number[] | llm.Tensor
+---@return llm.Tensor
+function Tensor:cut_below(x) end
+
+---cut_below in place.
+---@param x number | number[] | llm.Tensor
+---@return llm.Tensor self
+function Tensor:cut_below_(x) end
+
+---Keeps the first k entries in ascending key (default −entry; the lower column of equals first).
+---@param k integer | integer[] | llm.Tensor
+---@param key? llm.Tensor of the same shape
+---@return llm.Tensor
+function Tensor:threshold_k(k, key) end
+
+---threshold_k in place.
+---@param k integer | integer[] | llm.Tensor
+---@param key? llm.Tensor of the same shape
+---@return llm.Tensor self
+function Tensor:threshold_k_(k, key) end
+
+---Keeps the first entries in ascending key (default −entry) whose probabilities sum to at least p.
+---@param p number | number[] | llm.Tensor 0 to 1
+---@param key? llm.Tensor of the same shape
+---@return llm.Tensor
+function Tensor:threshold_mass(p, key) end
+
+---threshold_mass in place.
+---@param p number | number[] | llm.Tensor 0 to 1
+---@param key? llm.Tensor of the same shape
+---@return llm.Tensor self
+function Tensor:threshold_mass_(p, key) end
+
+---These entries to −inf. May empty a row. A tensor has a row of ids for each row, or one for all.
+---@param ids llm.RowIds
+---@return llm.Tensor
+function Tensor:mask(ids) end
+
+---mask in place.
+---@param ids llm.RowIds
+---@return llm.Tensor self
+function Tensor:mask_(ids) end
+
+---All entries but these to −inf. May empty a row.
+---@param ids llm.RowIds
+---@return llm.Tensor
+function Tensor:only(ids) end
+
+---only in place.
+---@param ids llm.RowIds
+---@return llm.Tensor self
+function Tensor:only_(ids) end
+
+-- values
+
+---The entries with these ids: a list for all rows, a list of as many for each, or an i32 tensor
+---likewise.
+---@param ids llm.RowIds
+---@return llm.Tensor [rows, ids of a row]
+function Tensor:gather(ids) end
+
+---Adds x to the entries with these ids. A flat list x is a value for each id if it has as many
+---entries as ids for a row, unless it has one for each of several rows.
+---@param ids llm.RowIds see gather
+---@param x llm.Operand
+---@return llm.Tensor
+function Tensor:add_at(ids, x) end
+
+---add_at in place.
+---@param ids llm.RowIds see gather
+---@param x llm.Operand
+---@return llm.Tensor self
+function Tensor:add_at_(ids, x) end
+
+---Puts x into the entries with these ids. A flat list x is a value for each id if it has as many
+---entries as ids for a row, unless it has one for each of several rows.
+---@param ids llm.RowIds see gather
+---@param x llm.Operand
+---@return llm.Tensor
+function Tensor:set_at(ids, x) end
+
+---set_at in place.
+---@param ids llm.RowIds see gather
+---@param x llm.Operand
+---@return llm.Tensor self
+function Tensor:set_at_(ids, x) end
+
+---The entries where cond is not 0, else those of y.
+---@param cond llm.Operand
+---@param y llm.Operand
+---@return llm.Tensor
+function Tensor:where(cond, y) end
+
+---where in place.
+---@param cond llm.Operand
+---@param y llm.Operand
+---@return llm.Tensor self
+function Tensor:where_(cond, y) end
+
+---self + b. i32 with i32 or an integer stays i32, else f32.
+---@param b llm.Operand
+---@return llm.Tensor
+function Tensor:add(b) end
+
+---add in place.
+---@param b llm.Operand
+---@return llm.Tensor self
+function Tensor:add_(b) end
+
+---self - b. i32 with i32 or an integer stays i32, else f32.
+---@param b llm.Operand
+---@return llm.Tensor
+function Tensor:sub(b) end
+
+---sub in place.
+---@param b llm.Operand
+---@return llm.Tensor self
+function Tensor:sub_(b) end
+
+---self * b. i32 with i32 or an integer stays i32, else f32.
+---@param b llm.Operand
+---@return llm.Tensor
+function Tensor:mul(b) end
+
+---mul in place.
+---@param b llm.Operand
+---@return llm.Tensor self
+function Tensor:mul_(b) end
+
+---self / b, f32.
+---@param b llm.Operand
+---@return llm.Tensor
+function Tensor:div(b) end
+
+---div in place.
+---@param b llm.Operand
+---@return llm.Tensor self
+function Tensor:div_(b) end
+
+---self ^ b, f32.
+---@param b llm.Operand
+---@return llm.Tensor
+function Tensor:pow(b) end
+
+---pow in place.
+---@param b llm.Operand
+---@return llm.Tensor self
+function Tensor:pow_(b) end
+
+---1 where self < b, else 0.
+---@param b llm.Operand
+---@return llm.Tensor
+function Tensor:lt(b) end
+
+---1 where self ≤ b, else 0.
+---@param b llm.Operand
+---@return llm.Tensor
+function Tensor:le(b) end
+
+---1 where self > b, else 0.
+---@param b llm.Operand
+---@return llm.Tensor
+function Tensor:gt(b) end
+
+---1 where self ≥ b, else 0.
+---@param b llm.Operand
+---@return llm.Tensor
+function Tensor:ge(b) end
+
+---1 where self = b, else 0.
+---@param b llm.Operand
+---@return llm.Tensor
+function Tensor:eq(b) end
+
+---e ^ self.
+---@return llm.Tensor
+function Tensor:exp() end
+
+---exp in place.
+---@return llm.Tensor self
+function Tensor:exp_() end
+
+---Natural logarithm.
+---@return llm.Tensor
+function Tensor:log() end
+
+---log in place.
+---@return llm.Tensor self
+function Tensor:log_() end
+
+---Absolute value.
+---@return llm.Tensor
+function Tensor:abs() end
+
+---abs in place.
+---@return llm.Tensor self
+function Tensor:abs_() end
+
+---Square root.
+---@return llm.Tensor
+function Tensor:sqrt() end
+
+---sqrt in place.
+---@return llm.Tensor self
+function Tensor:sqrt_() end
+
+----self.
+---@return llm.Tensor
+function Tensor:neg() end
+
+---neg in place.
+---@return llm.Tensor self
+function Tensor:neg_() end
+
+---At least lo and at most hi; nil is no bound.
+---@param lo? number
+---@param hi? number
+---@return llm.Tensor
+function Tensor:clamp(lo, hi) end
+
+---clamp in place.
+---@param lo? number
+---@param hi? number
+---@return llm.Tensor self
+function Tensor:clamp_(lo, hi) end
+
+-- shapes
+
+---Matrix product [R, K] · [K, C].
+---@param b llm.Tensor | number[][]
+---@return llm.Tensor [R, C]
+function Tensor:matmul(b) end
+
+---Transposed.
+---@return llm.Tensor
+function Tensor:t() end
+
+---b below (dim 1, the default) or beside (dim 2).
+---@param b llm.Tensor | number[][]
+---@param dim? 1 | 2
+---@return llm.Tensor
+function Tensor:cat(b, dim) end
+
+---These rows, in this order, any of them repeatedly.
+---@param rows llm.Ids from 1
+---@return llm.Tensor
+function Tensor:rows(rows) end
+
+---Row i, as a copy.
+---@param i integer
+---@return llm.Tensor [1, columns]
+function Tensor:row(i) end
+
+---count rows (dim 1) or columns (dim 2) from first on, as a copy. first of Logits' columns is a
+---token id, and the columns taken are then no longer token ids.
+---@param dim 1 | 2
+---@param first integer
+---@param count integer
+---@return llm.Tensor
+function Tensor:narrow(dim, first, count) end
+
+---The same entries in memory of their own.
+---@return llm.Tensor
+function Tensor:copy() end
+
+-- reading
+
+---A flat list where there is one row or one column, else a list of rows. Id 0 of Logits comes
+---first.
+---@return number[] | number[][]
+function Tensor:tolist() end
+
+---A list of rows.
+---@return number[][]
+function Tensor:lists() end
+
+---The entry of a tensor that has one.
+---@return number
+function Tensor:item() end
+
+---Gives the memory back; again is no error. Also by <close> and by collection.
+function Tensor:close() end
+
+-- ---- Rng ----
+
+---A name for random numbers: the number of id v is a function of (seed; stream, position, v), by
+---Philox. Neither neighbours nor threads nor order matter.
+---@class llm.Rng
+---@field seed integer
+---@field stream integer
+---@field position integer of the next draw
+local Rng = {}
+
+---A copy at position n.
+---@param n integer 0 to 2^32 − 1
+---@return llm.Rng
+function Rng:at(n) end
+
+---A copy with stream i, at the same position.
+---@param i integer at least 0
+---@return llm.Rng
+function Rng:fork(i) end
+
+---A number between 0 and 1, both excluded; moves on by one position.
+---@return number
+function Rng:uniform() end
+
+-- ---- Seq ----
+
+---The ids of one sequence. #seq is their number. Any other key is a field of the script's: sampler
+---stages keep what they remember under private keys, replaced and never modified in place.
+---@class llm.Seq
+---@field ids integer[] prompt and output, not to be modified. Reading waits for tensors pushed
+---@field n_prompt integer
+---@field stream integer the rng stream of this sequence. Default: 1
+---@field [any] any
+local Seq = {}
+
+---Appends an id; a tensor (one entry) is not waited for.
+---@param id integer | llm.Tensor
+function Seq:push(id) end
+
+---A copy with the id appended, if one is given. Fields are copied; tables in them are shared.
+---@param id? integer | llm.Tensor
+---@return llm.Seq
+function Seq:fork(id) end
+
+return llm

@@ -1,0 +1,49 @@
+-- The finished sequences of a beam search: the best `beam` of them by sum of log-probabilities
+-- divided by length ^ length_penalty, and when the search may end. As in transformers' generate.
+
+local fail = require "llm.fail"
+
+local Pool = {}
+Pool.__index = Pool
+
+-- opt: beam, length_penalty, early_stopping (false, true or "never"), max_tokens, max_rows.
+local function new(opt)
+  if opt.beam > opt.max_rows then
+    fail.raise("misuse", "%d rows asked, --max-rows is %d", opt.beam, opt.max_rows)
+  end
+  return setmetatable({opt = opt, entries = {}}, Pool)
+end
+
+-- A finished sequence of n new ids, end token included. A better one takes the place of the worst.
+function Pool:add(seq, sum, n)
+  if sum == -math.huge then return end
+  local entry = {seq = seq, score = sum / n ^ self.opt.length_penalty}
+  local entries, at = self.entries, 1
+  while entries[at] and entries[at].score >= entry.score do at = at + 1 end
+  table.insert(entries, at, entry)
+  entries[self.opt.beam + 1] = nil
+end
+
+-- Whether the search is over after step n; best: the sum of the best live sequence, nil if none
+-- lives. "never" asks what the best could still come to (for a positive penalty: at full length),
+-- false takes its score now for that, true asks nothing more.
+function Pool:is_over(best, n)
+  local opt, worst = self.opt, self.entries[self.opt.beam]
+  if n >= opt.max_tokens or not best then return true end
+  if not worst then return false end
+  if opt.early_stopping == true then return true end
+  local at_full_length = opt.early_stopping == "never" and opt.length_penalty > 0
+  return best / (at_full_length and opt.max_tokens or n) ^ opt.length_penalty <= worst.score
+end
+
+-- What decode returns: new ids and score of each, best first.
+function Pool:results()
+  local out = {}
+  for i, entry in ipairs(self.entries) do
+    local ids, n_prompt = entry.seq.ids, entry.seq.n_prompt
+    out[i] = {ids = table.move(ids, n_prompt + 1, #ids, 1, {}), score = entry.score}
+  end
+  return out
+end
+
+return new

@@ -1,0 +1,179 @@
+-- One job: a strategy, a prompt, options; out comes a result with the keys of the result schema. It
+-- knows nothing of command lines, files or terminals.
+
+local llm = require "llm"
+local chain = require "llm.chain"
+local fail = require "llm.fail"
+local guarded = require "llm.guarded"
+local json = require "llm.json"
+local logprobs = require "llm.logprobs"
+local new_output = require "llm.output"
+local sandbox = require "llm.sandbox"
+local sys = require "llm.sys"
+
+local run = {}
+
+-- ---- the strategy ----
+
+-- Runs the chunk of a script anew in a fresh environment and returns its table.
+local function open_strategy(job)
+  local script, env = job.script, sandbox.environment(job.opt.seed)
+  local chunk, message = load(script.source, script.chunk_name, "t", env)
+  if not chunk then error(message, 0) end
+  local strategy = chunk()
+  if type(strategy) ~= "table" or type(strategy.decode) ~= "function" then
+    fail.raise("misuse", "the script returns no table with a function decode")
+  end
+  return strategy.decode
+end
+
+local function decode(job, emit)
+  return open_strategy(job)(job.model, job.prompt, job.opt, emit)
+end
+
+-- ---- what it returned ----
+
+local KNOWN = {ids = true, score = true, finish = true}
+
+local function check_entry(i, entry)
+  if type(entry) ~= "table" or type(entry.ids) ~= "table" then
+    fail.raise("misuse", "decode returns a list of {ids = …, score = …}; entry %d has no ids", i)
+  end
+  for key in pairs(entry) do
+    if not KNOWN[key] then
+      fail.raise("misuse", "decode returns unknown key '%s' in entry %d; known: finish, ids, score",
+        tostring(key), i)
+    end
+  end
+  if entry.score ~= nil and type(entry.score) ~= "number" then
+    fail.raise("misuse", "decode returns a score that is a %s in entry %d", type(entry.score), i)
+  end
+end
+
+-- The list that decode returned as finished outputs, best first.
+local function read_returned(job, list)
+  if type(list) ~= "table" then
+    fail.raise("misuse", "decode returns a %s; it emits ids and returns nothing, or returns a list "
+      .. "of {ids = …, score = …}", type(list))
+  end
+  if list.ids ~= nil or #list == 0 then
+    fail.raise("misuse", "decode returns %s, not a list of {ids = …, score = …}",
+      list.ids and "one entry" or "an empty table")
+  end
+  local outputs = {}
+  for i, entry in ipairs(list) do
+    check_entry(i, entry)
+    local output = new_output(job)
+    for _, id in ipairs(entry.ids) do
+      if output:add(id) then break end
+    end
+    output:finish(entry.finish or "length")
+    output.given_score = entry.score
+    outputs[i] = output
+  end
+  return outputs
+end
+
+-- ---- the result ----
+
+local function finish_output(job, output, failed)
+  local entry = {text = output:text(), ids = json.list(output.ids),
+    finish = output.reason or json.null}
+  local score = output.given_score or output:score_sum()
+  if job.opt.logprobs and not failed then
+    local entries = output.logprobs
+    if output.n_scored < #output.ids then
+      entries = logprobs.compute(job.model, job.prompt, output.ids, job.opt.logprobs)
+    end
+    entry.logprobs = logprobs.report(job.model, entries)
+    score = score or logprobs.sum(entries)
+  end
+  entry.score = score or json.null
+  return entry
+end
+
+local function rate(n, seconds)
+  return n > 0 and seconds > 0 and n / seconds or json.null
+end
+
+-- Times of one job: prefill ends with the first feed of several ids, or else with the first emit.
+local function make_timings(job, clock, n_output)
+  local first = clock.prefill or clock.emit
+  local delta = {}
+  for key, value in pairs(llm.stats()) do delta[key] = value - (clock.stats[key] or 0) end
+  return {
+    load_s = job.model.load_s or json.null,
+    ttft_s = (clock.emit or first) and (clock.emit or first) - clock.start or json.null,
+    prefill_tps = first and rate(#job.prompt, first - clock.start) or json.null,
+    decode_tps = first and rate(n_output - 1, clock.finish - (clock.emit or first)) or json.null,
+    prefix_tokens = delta.prefix_tokens or 0,
+    recomputed_tokens = 0,
+    passes = delta.passes or json.null,
+  }
+end
+
+local function make_result(job, outputs, clock, failed)
+  local result = {
+    index = job.index or 1, id = job.id or json.null, seed = job.opt.seed,
+    prompt_ids = json.list(job.prompt), outputs = json.list {},
+  }
+  for i, output in ipairs(outputs) do result.outputs[i] = finish_output(job, output, failed) end
+  local best = result.outputs[1]
+  for key, value in pairs(best or {}) do result[key] = value end
+  local n_output = best and #best.ids or 0
+  result.counts = {prompt = #job.prompt, output = n_output}
+  result.timings = make_timings(job, clock, n_output)
+  return result
+end
+
+-- job: {model, script = {source, chunk_name}, prompt (ids), opt (checked values; max_tokens as
+-- the context allows), stages (chain.build's function), rule, sink (function(bytes) or nil),
+-- index, id}. Returns the result; where the job failed it has `error` {kind, message, traceback},
+-- and what was emitted until then.
+function run.job(job)
+  local own = llm.seq(job.prompt)
+  local output = new_output(job, job.sink)
+  local clock = {start = sys.clock(), stats = llm.stats()}
+  job.opt.sampler = chain.sampler(job.stages, own, job.opt.seed)
+  sys.prefill()
+  local function emit(id, info)
+    local over, n = output.reason, #output.ids
+    local reason = output:add(id, info)
+    if not over then
+      clock.emit = clock.emit or sys.clock()
+      if #output.ids > n then own:push(output.ids[n + 1]) end
+    end
+    return reason
+  end
+  local ok, value, traceback = true, nil, nil
+  if job.opt.max_tokens == 0 then
+    output:finish("length")
+  else
+    ok, value, traceback = guarded(decode, job, emit)
+  end
+  clock.finish = sys.clock()
+  clock.prefill = select(2, sys.prefill())
+
+  local outputs = {output}
+  if ok and value ~= nil then
+    ok, value = pcall(function()
+      if #output.ids > 0 then fail.raise("misuse", "decode both emits ids and returns a list") end
+      outputs = read_returned(job, value)
+    end)
+  elseif ok and #output.ids == 0 and not output.reason then
+    ok, value = false, llm.error("misuse", "decode emits nothing and returns nothing")
+  end
+  if ok or output.reason then -- what an ended text's strategy does afterwards is no concern
+    output:finish("stop")
+    return make_result(job, outputs, clock)
+  end
+
+  local kind, message, trace = fail.read(value, traceback)
+  if sys.interrupted() then kind, message, trace = "interrupted", "interrupted", nil end
+  output:finish(kind == "interrupted" and "interrupted" or kind == "time" and "time" or nil)
+  local result = make_result(job, outputs, clock, true)
+  result.error = {kind = kind, message = message, traceback = trace or json.null}
+  return result
+end
+
+return run
