@@ -1,0 +1,110 @@
+-- How fast this machine runs a model: prefill and decode tokens/s for several batch sizes, and
+-- what share that is of the memory roof: the bytes of weights and of keys and values that a step
+-- must read × steps/s ÷ the best read bandwidth found in the same run (Williams et al. 2009,
+-- "Roofline"). All measurements take turns `repeats` times, and the best of each counts.
+local json = require "llm.json"
+local sys = require "llm.sys"
+
+local ORDER = {"model", "device", "threads", "bandwidth", "runs", "kind", "rows", "prefill_tps",
+  "step_ms", "decode_tps", "bytes", "roof"}
+
+-- Ids that are not the same over and over.
+local function make_ids(model, n, seed)
+  local ids = {}
+  for i = 1, n do ids[i] = (i * 7919 + seed * 104729) % model.vocab_size end
+  return ids
+end
+
+local function seconds(f)
+  local start = sys.clock()
+  f()
+  return sys.clock() - start
+end
+
+-- Caches with a context each ("batch"), or forks of one ("beams"), and the seconds of the prefill.
+local function prefill(model, kind, n_rows, context)
+  local kvs, ids = {}, {}
+  for i = 1, kind == "beams" and 1 or n_rows do
+    kvs[i], ids[i] = model:cache(), make_ids(model, context, i)
+  end
+  local logits
+  local took = seconds(function()
+    logits = model:forward(kvs, ids)
+    logits:argmax():tolist()
+  end)
+  if kind == "beams" then
+    local rows = {}
+    for i = 1, n_rows do rows[i] = 1 end
+    kvs, logits = llm.reorder(kvs, rows), logits:rows(rows)
+  end
+  return kvs, logits, took
+end
+
+-- One measurement of a run {kind, rows}: notes the best of prefill_s and step_s.
+local function measure(model, r, opt)
+  local kvs, logits, took = prefill(model, r.kind, r.rows, opt.context)
+  local n_fed = r.kind == "beams" and opt.context or opt.context * r.rows
+  r.prefill_tps = math.max(r.prefill_tps or 0, n_fed / took)
+  logits = model:forward(kvs, logits:argmax())
+  took = seconds(function()
+    for _ = 1, opt.steps do logits = model:forward(kvs, logits:argmax()) end
+    logits:argmax():tolist()
+  end)
+  r.step_s = math.min(r.step_s or math.huge, took / opt.steps)
+  for _, kv in ipairs(kvs) do kv:close() end
+end
+
+local function summarise(model, r, opt, bandwidth)
+  local own = (opt.steps + 3) / 2 -- positions that a step reads beyond the context, in the mean
+  local positions = r.kind == "beams" and opt.context + own * r.rows or (opt.context + own) * r.rows
+  r.bytes = model.weight_bytes_step + model.position_bytes * positions
+  r.step_ms, r.decode_tps = 1000 * r.step_s, r.rows / r.step_s
+  r.roof = r.bytes / r.step_s / bandwidth
+  r.step_s = nil
+end
+
+return {
+  about = "prefill and decode tokens/s, and the share of the memory roof",
+  options = {
+    rows = {default = {1, 4, 16}, help = "batch sizes"},
+    beams = {default = 4, min = 0, help = "also that many forks of one context; 0: none"},
+    context = {default = 128, min = 1, help = "tokens before the first step"},
+    steps = {default = 32, min = 1, help = "decode steps of a measurement"},
+    repeats = {default = 3, min = 1, help = "the best of so many"},
+    roof_mb = {default = 256, min = 1, max = 65536, help = "memory read to find the bandwidth"},
+  },
+  main = function(model, opt)
+    local threads = opt.threads or tonumber((model.device_info or ""):match("(%d+) thread")) or 1
+    local runs, bandwidth = {}, 0
+    for _, n in ipairs(opt.rows) do runs[#runs + 1] = {kind = "batch", rows = n} end
+    if opt.beams > 0 then runs[#runs + 1] = {kind = "beams", rows = opt.beams} end
+    for _, r in ipairs(runs) do
+      if r.rows < 1 or r.rows > model.max_rows then
+        local message = ("%d rows asked, --max-rows is %d"):format(r.rows, model.max_rows)
+        error(llm.error("misuse", message))
+      end
+    end
+    if opt.context + opt.steps + 1 > model.ctx then
+      error(llm.error("misuse", ("%d positions asked, the context holds %d"):format(
+        opt.context + opt.steps + 1, model.ctx)))
+    end
+    for _ = 1, opt.repeats do
+      bandwidth = math.max(bandwidth, assert(sys.read_bandwidth(threads, opt.roof_mb << 20)))
+      for _, r in ipairs(runs) do measure(model, r, opt) end
+    end
+    for _, r in ipairs(runs) do summarise(model, r, opt, bandwidth) end
+    if opt.json then
+      io.write(json.encode({model = model.path, device = model.device_info, threads = threads,
+        bandwidth = bandwidth, runs = json.list(runs)}, ORDER), "\n")
+      return
+    end
+    io.write(("%s\n%s\nmemory roof: %.1f GB/s read by %d threads\n\n"):format(model.path,
+      model.device_info, bandwidth / 1e9, threads))
+    io.write(("%-6s %5s %12s %10s %12s %10s %6s\n"):format("", "rows", "prefill t/s", "ms/step",
+      "decode t/s", "MB/step", "roof"))
+    for _, r in ipairs(runs) do
+      io.write(("%-6s %5d %12.1f %10.2f %12.1f %10.1f %5.1f%%\n"):format(r.kind, r.rows,
+        r.prefill_tps, r.step_ms, r.decode_tps, r.bytes / 1e6, 100 * r.roof))
+    end
+  end,
+}

@@ -1,0 +1,157 @@
+/* test_pool.c: the thread pool: every thread comes once, barriers hold, units are given out once,
+ * more threads than cores, sleeping threads, a child of fork(). */
+#include "check.h"
+#include "host.h"
+#include "pool.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_THREADS 64
+#define N_ROUNDS    40
+#define N_UNITS     1000
+
+typedef struct shared {
+    kern_pool *pool;
+    _Atomic int n_calls, n_wrong, n_units[N_ROUNDS];
+    int round[MAX_THREADS];
+    _Atomic int64_t sum;
+} shared;
+
+/* Between barriers each thread sees all the others in its own round. */
+static void work_rounds(void *data, int i_thread, int n_threads) {
+    shared *s = data;
+    s->n_calls++;
+    for (int round = 1; round <= N_ROUNDS; round++) {
+        s->round[i_thread] = round;
+        kern_pool_barrier(s->pool);
+        for (int i = 0; i < n_threads; i++) s->n_wrong += s->round[i] != round;
+        int64_t unit;
+        while ((unit = kern_pool_next(s->pool, N_UNITS)) >= 0) {
+            s->n_units[round - 1]++;
+            s->sum += unit;
+        }
+        kern_pool_barrier(s->pool);
+    }
+}
+
+static void check_rounds(int n_threads, int n_runs) {
+    shared s = {.pool = kern_pool_open(n_threads)};
+    CHECK(s.pool && kern_pool_threads(s.pool) == n_threads, "pool of %d", n_threads);
+    if (!s.pool) return;
+    for (int run = 0; run < n_runs; run++) kern_pool_run(s.pool, work_rounds, &s);
+    CHECK(s.n_calls == n_threads * n_runs, "%d threads: %d calls", n_threads, (int)s.n_calls);
+    CHECK(s.n_wrong == 0, "%d threads: a barrier let %d through", n_threads, (int)s.n_wrong);
+    int n_wrong = 0;
+    for (int i = 0; i < N_ROUNDS; i++) n_wrong += s.n_units[i] != N_UNITS * n_runs;
+    CHECK(n_wrong == 0, "%d threads: units lost or doubled", n_threads);
+    CHECK(s.sum == (int64_t)N_UNITS * (N_UNITS - 1) / 2 * N_ROUNDS * n_runs, "sum of units");
+    kern_pool_close(s.pool);
+}
+
+static void work_count(void *data, int i_thread, int n_threads) {
+    (void)i_thread, (void)n_threads;
+    (*(_Atomic int *)data)++;
+}
+
+/* Runs with pauses longer than the spin: the workers sleep and are woken. */
+static void check_sleep(void) {
+    kern_pool *pool = kern_pool_open(2);
+    _Atomic int n = 0;
+    for (int i = 0; i < 50; i++) {
+        kern_pool_run(pool, work_count, &n);
+        nanosleep(&(struct timespec){.tv_nsec = i % 5 * 100000}, NULL);
+    }
+    CHECK(n == 100, "%d calls of 100 after pauses", (int)n);
+    kern_pool_close(pool);
+}
+
+static int run_in_child(kern_pool *pool) {
+    _Atomic int n = 0;
+    kern_pool_run(pool, work_count, &n);
+    kern_pool_run(pool, work_count, &n);
+    const int n_threads = kern_pool_threads(pool);
+    kern_pool_close(pool);
+    return n == 2 && n_threads == 1 ? 0 : 1;
+}
+
+static void check_fork(bool first_run) {
+    kern_pool *pool = kern_pool_open(3);
+    _Atomic int n = 0;
+    if (first_run) kern_pool_run(pool, work_count, &n);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        _exit(run_in_child(pool));
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK(status == 0, "a child ends with %d", status);
+    n = 0;
+    kern_pool_run(pool, work_count, &n);
+    CHECK(n == 3, "the parent has %d threads of 3", (int)n);
+    kern_pool_close(pool);
+}
+
+/* On one core the threads must give way to each other: thousands of barriers in short time. */
+static void check_one_core(void) {
+    const pid_t child = fork();
+    if (child == 0) {
+        cpu_set_t one, all;
+        sched_getaffinity(0, sizeof all, &all);
+        CPU_ZERO(&one);
+        for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+            if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+        sched_setaffinity(0, sizeof one, &one);
+        n_passed = n_failed = 0;
+        CHECK(kern_pool_cores() == 1, "one core allowed, %d found", kern_pool_cores());
+        alarm(60);
+        check_rounds(2, 20);
+        check_rounds(8, 5);
+        fflush(stdout);
+        _exit(n_failed);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK(status == 0, "on one core: status %d", status);
+}
+
+static void check_tiers(void) {
+    static const char *const names[] = {"plain", "avx2", "avxvnni", "avx512"};
+    for (int i = 0; i < 4; i++) {
+        kern_tier tier;
+        CHECK(kern_tier_parse(names[i], &tier) == 0 && (int)tier == i, "tier %s", names[i]);
+        CHECK(strcmp(kern_tier_name((kern_tier)i), names[i]) == 0, "name of tier %d", i);
+    }
+    kern_tier tier;
+    CHECK(kern_tier_parse("sse9", &tier) == -1 && kern_tier_parse("", &tier) == -1,
+          "unknown tiers");
+    const int best = (int)kern_tier_best();
+    CHECK(best >= 0 && best <= KERN_TIER_AVX512, "best tier %d", best);
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("avx2"))
+        CHECK(best == KERN_TIER_PLAIN, "tier %d without AVX2", best);
+#endif
+}
+
+int main(void) {
+    CHECK(!kern_pool_open(0) && !kern_pool_open(-1), "a pool of no threads");
+    CHECK(kern_pool_cores() >= 1, "%d cores", kern_pool_cores());
+    check_rounds(1, 3);
+    check_rounds(2, 50);
+    check_rounds(3, 10);
+    check_rounds(MAX_THREADS, 2);
+    check_sleep();
+    check_fork(true);
+    check_fork(false);
+    check_one_core();
+    check_tiers();
+    kern_pool_close(kern_pool_open(4)); /* closed before any run */
+    kern_pool_close(NULL);
+    return check_end();
+}
