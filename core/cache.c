@@ -20,6 +20,8 @@ void llm_cache_close(llm_cache *c) {
     for (int32_t i = 0; i < c->n_pages; i++) page_release(&c->model->pages, c->pages[i]);
     kern_free(c->pages);
     kern_free(c->ids);
+    kern_free(c->depths);
+    kern_free(c->tree);
     llm_model_close(c->model);
     kern_free(c);
 }
@@ -43,6 +45,7 @@ static int grow(int32_t **list, int64_t *capacity, int64_t n, const char *what, 
 static int reserve(llm_cache *c, int64_t n, llm_error *err) {
     int64_t capacity = c->pages_capacity;
     int failed = grow(&c->ids, &c->capacity, n, "the ids of a cache", err) ||
+                 grow(&c->depths, &c->depths_capacity, n, "the depths of a cache", err) ||
                  grow(&c->pages, &capacity, pages_for(n), "the page table of a cache", err);
     c->pages_capacity = (int32_t)capacity;
     return failed ? -1 : 0;
@@ -92,9 +95,30 @@ int cache_extend(llm_cache *c, int64_t n_more, llm_error *err) {
     return 0;
 }
 
-void cache_commit(llm_cache *c, const int32_t *ids, int64_t n) {
+void cache_commit(llm_cache *c, const int32_t *ids, int64_t n, int32_t depth, int32_t *tree) {
     memcpy(c->ids + c->n, ids, (size_t)n * sizeof *ids);
+    for (int64_t i = 0; i < n; i++) c->depths[c->n + i] = depth;
+    c->n_before_tree = c->n;
+    c->tree = tree;
     c->n += n;
+}
+
+int32_t cache_depth(const llm_cache *c) { return c->n ? c->depths[c->n - 1] : (int32_t)c->model->info.n_layers; }
+
+/* What is left of a tree after truncation: nothing where each id follows the one before. */
+static void prune_tree(llm_cache *c) {
+    for (int64_t i = 0; c->tree && i < c->n - c->n_before_tree; i++)
+        if (c->tree[i] != i) return;
+    kern_free(c->tree);
+    c->tree = NULL;
+}
+
+static int copy_tree(const int32_t *from, int64_t n, int32_t **to, llm_error *err) {
+    if (n == 0) return 0;
+    *to = kern_alloc_array((size_t)n, sizeof **to);
+    if (!*to) return llm_fail_memory(err, (size_t)n * sizeof **to, "a tree of candidates");
+    memcpy(*to, from, (size_t)n * sizeof **to);
+    return 0;
 }
 
 llm_cache *llm_cache_fork(llm_cache *c, int64_t n, llm_error *err) {
@@ -104,17 +128,21 @@ llm_cache *llm_cache_fork(llm_cache *c, int64_t n, llm_error *err) {
     }
     llm_cache *fork = llm_cache_new(c->model, err);
     if (!fork) return NULL;
-    if (reserve(fork, n, err)) {
+    int64_t n_tree = c->tree && n > c->n_before_tree ? n - c->n_before_tree : 0;
+    if (reserve(fork, n, err) || copy_tree(c->tree, n_tree, &fork->tree, err)) {
         llm_cache_close(fork);
         return NULL;
     }
     if (n) memcpy(fork->ids, c->ids, (size_t)n * sizeof *c->ids);
+    if (n) memcpy(fork->depths, c->depths, (size_t)n * sizeof *c->depths);
     fork->n = n;
+    fork->n_before_tree = c->n_before_tree;
     fork->n_pages = (int32_t)pages_for(n);
     for (int32_t i = 0; i < fork->n_pages; i++) {
         fork->pages[i] = c->pages[i];
         page_retain(&c->model->pages, fork->pages[i]);
     }
+    prune_tree(fork);
     return fork;
 }
 
@@ -122,6 +150,7 @@ int llm_cache_truncate(llm_cache *c, int64_t n, llm_error *err) {
     if (n < 0 || n > c->n)
         return llm_fail(err, LLM_MISUSE, "truncate to %lld tokens: the cache holds %lld", (long long)n, (long long)c->n);
     c->n = n;
+    prune_tree(c);
     cache_trim(c);
     return 0;
 }
@@ -132,7 +161,75 @@ int llm_cache_sync(llm_cache *c, const int32_t *ids, size_t n, size_t least, siz
     size_t common = 0;
     while (common < n - least && (int64_t)common < c->n && c->ids[common] == ids[common]) common++;
     *n_kept = common;
-    return llm_cache_truncate(c, (int64_t)common, err);
+    if (llm_cache_truncate(c, (int64_t)common, err)) return -1;
+    c->model->device->prefix_tokens += common;
+    return 0;
+}
+
+/* ---- keep ---- */
+
+static int check_keep(const llm_cache *c, const int64_t *positions, size_t n, llm_error *err) {
+    if (c->n <= c->n_before_tree) return llm_fail(err, LLM_MISUSE, "keep: nothing is left of the last pass");
+    int64_t before = c->n_before_tree, parent = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (positions[i] <= before || positions[i] > c->n)
+            return llm_fail(err, LLM_MISUSE, "keep: position %lld is outside the tree's %lld … %lld", (long long)positions[i],
+                            (long long)before + 1, (long long)c->n);
+        int64_t node = positions[i] - before, follows = c->tree ? c->tree[node - 1] : node - 1;
+        if (follows != parent)
+            return llm_fail(err, LLM_MISUSE, "keep: position %lld follows %lld, not %lld", (long long)positions[i],
+                            (long long)(before + follows), (long long)(before + parent));
+        parent = node;
+    }
+    return 0;
+}
+
+/* Positions of a tree rise along a path, so a slot is never written before it was read. */
+static int move_position(llm_cache *c, int64_t to, int64_t from, void *bytes, llm_error *err) {
+    page_pool *pool = &c->model->pages;
+    const kern_backend *backend = pool->device->backend;
+    const int32_t size = KERN_PAGE_POSITIONS;
+    int code = backend->page_read(pool->device->kern, pool->kern, c->pages[from / size], (int32_t)(from % size), bytes);
+    if (!code)
+        code = backend->page_write(pool->device->kern, pool->kern, c->pages[to / size], (int32_t)(to % size), bytes);
+    return device_check(pool->device, code, "moving a position of the cache", err);
+}
+
+/* The pages that the kept positions move into must be ours alone: a fork made since shares them. */
+static int unshare_tree(llm_cache *c, size_t n, llm_error *err) {
+    page_pool *pool = &c->model->pages;
+    for (int64_t i = c->n_before_tree / KERN_PAGE_POSITIONS; n && i < pages_for(c->n_before_tree + (int64_t)n); i++) {
+        int32_t copy;
+        if (pool->references[c->pages[i]] == 1) continue;
+        if (page_take(pool, &copy, err)) return -1;
+        int code = pool->device->backend->page_copy(pool->device->kern, pool->kern, copy, c->pages[i], KERN_PAGE_POSITIONS);
+        page_release(pool, code ? copy : c->pages[i]);
+        if (device_check(pool->device, code, "copying a cache page", err)) return -1;
+        c->pages[i] = copy;
+    }
+    return 0;
+}
+
+int llm_cache_keep(llm_cache *c, const int64_t *positions, size_t n, llm_error *err) {
+    size_t bytes = (size_t)c->model->info.position_bytes;
+    if (check_keep(c, positions, n, err)) return -1;
+    void *position = kern_alloc(bytes);
+    if (!position) return llm_fail_memory(err, bytes, "a position of the cache");
+    int failed = unshare_tree(c, n, err);
+    int64_t before = c->n_before_tree;
+    for (size_t i = 0; i < n && !failed; i++) {
+        int64_t to = before + (int64_t)i, from = positions[i] - 1;
+        if (to == from) continue;
+        failed = move_position(c, to, from, position, err);
+        c->ids[to] = c->ids[from];
+    }
+    kern_free(position);
+    if (failed) return -1;
+    kern_free(c->tree);
+    c->tree = NULL;
+    c->n = before + (int64_t)n;
+    cache_trim(c);
+    return 0;
 }
 
 /* ---- reorder ---- */

@@ -51,7 +51,8 @@ llm_device *llm_device_open(const char *name, int n_threads, llm_error *err) {
         return NULL;
     }
     if (n_threads < 0 || n_threads > MOST_THREADS) {
-        llm_fail(err, LLM_MISUSE, "threads must be between 0 and %d, got %d", MOST_THREADS, n_threads);
+        llm_fail(err, LLM_MISUSE, "threads must be between 0 and %d, got %d", MOST_THREADS,
+                 n_threads);
         return NULL;
     }
     kern_device_options options = {n_threads ? n_threads : kern_pool_cores(), NULL};
@@ -66,7 +67,10 @@ llm_device *llm_device_open(const char *name, int n_threads, llm_error *err) {
     device->references = 1;
     device->kern = backend->open(&options, message, sizeof message);
     if (!device->kern) {
-        llm_fail(err, LLM_DEVICE, "cannot open device %s: %s", name, message);
+        if (*message)
+            llm_fail(err, LLM_DEVICE, "cannot open device %s: %s", name, message);
+        else
+            llm_fail_memory(err, sizeof *device, "a device");
         llm_device_close(device);
         return NULL;
     }
@@ -90,7 +94,9 @@ void llm_device_close(llm_device *device) {
     kern_free(device);
 }
 
-const char *llm_device_describe(llm_device *device) { return device->backend->describe(device->kern); }
+const char *llm_device_describe(llm_device *device) {
+    return device->backend->describe(device->kern);
+}
 
 bool llm_device_pressed(llm_device *device) {
     if (!tensor_pool_pressed(device->pool)) return false;
@@ -106,6 +112,9 @@ void llm_device_stats(llm_device *device, llm_stats *out) {
                        .bytes_up = stats.bytes_up,
                        .bytes_down = stats.bytes_down,
                        .forward_rows = device->forward_rows,
+                       .passes = device->passes,
+                       .step_s = device->step_s,
+                       .lua_s = device->between_s,
                        .prefix_tokens = device->prefix_tokens,
                        .pages_used = device->pages_used,
                        .tensor_bytes = tensor_pool_bytes(device->pool)};
@@ -120,7 +129,7 @@ int device_check(llm_device *device, int code, const char *what, llm_error *err)
         return llm_fail(err, LLM_OUT_OF_MEMORY, "%s: out of memory", what);
     case KERN_INTERRUPTED: return llm_fail(err, LLM_INTERRUPTED, "interrupted");
     case KERN_UNSUPPORTED:
-        return llm_fail(err, LLM_DEVICE, "%s: not supported by device %s: %s", what,
+        return llm_fail(err, LLM_MISUSE, "%s: not supported by device %s: %s", what,
                         device->backend->name, message);
     default:
         return llm_fail(err, LLM_DEVICE, "%s: device %s failed: %s", what, device->backend->name,

@@ -9,7 +9,8 @@ struct llm_device {
     const kern_backend *backend;
     kern_device *kern;
     int references;
-    uint64_t forward_rows, prefix_tokens; /* counted by forward */
+    uint64_t forward_rows, prefix_tokens, passes; /* counted by forward */
+    double step_s, between_s, last_end; /* seconds in passes, between them; when the last one ended */
     int64_t pages_used;
     struct tensor_pool *pool; /* tensor.c's */
 };

@@ -1,4 +1,5 @@
-/* faults.c: the switch of the fault-injection build (memory.h), for specs; inert in other builds. */
+/* faults.c: the switch of the fault-injection build (memory.h), for specs; inert in other builds.
+ */
 #include "../kernels/memory.h"
 #include "llm.h"
 

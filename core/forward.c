@@ -6,6 +6,7 @@
 
 #include "../kernels/memory.h"
 #include <string.h>
+#include <time.h>
 
 #define HEAD_ROWS 64 /* rows of logits that score keeps at a time */
 
@@ -22,27 +23,50 @@ typedef struct pass {
     llm_tensor *chunk;    /* score: HEAD_ROWS rows of logits */
     int64_t n_rows;       /* of logits done */
     kern_sequence *sequences; /* n_caches */
+    int32_t **trees;          /* n_caches, until the caches take them over; or NULL */
     int64_t n_total;
 } pass;
 
+static int32_t depth_of(const llm_model *m, const llm_feed *f) { return f->exit ? f->exit : (int32_t)m->info.n_layers; }
+
+/* Parents are 0 or an earlier id of the same cache. */
+static int check_parents(const llm_feed *f, int64_t i_cache, const int32_t *parents, llm_error *err) {
+    for (int64_t i = 0; i < f->counts[i_cache]; i++)
+        if (parents[i] < 0 || parents[i] > i)
+            return llm_fail(err, LLM_MISUSE, "parent %d of id %lld is outside 0 … %lld", parents[i], (long long)i + 1, (long long)i);
+    return 0;
+}
+
+static int check_cache(const llm_model *m, const llm_feed *f, int64_t i, llm_error *err) {
+    const llm_cache *c = f->caches[i];
+    if (c->model != m) return llm_fail(err, LLM_MISUSE, "cache %lld belongs to another model", (long long)i + 1);
+    if (f->counts[i] < 1) return llm_fail(err, LLM_MISUSE, "cache %lld is fed no ids", (long long)i + 1);
+    if (c->tree)
+        return llm_fail(err, LLM_MISUSE, "cache %lld ends in a tree of %lld candidates: keep or truncate first", (long long)i + 1,
+                        (long long)(c->n - c->n_before_tree));
+    if (cache_depth(c) < depth_of(m, f))
+        return llm_fail(err, LLM_MISUSE, "cache %lld holds positions of %d layers, a pass of %d layers needs them truncated",
+                        (long long)i + 1, cache_depth(c), depth_of(m, f));
+    for (int64_t j = 0; j < i; j++)
+        if (c == f->caches[j])
+            return llm_fail(err, LLM_MISUSE, "cache %lld is cache %lld again", (long long)i + 1, (long long)j + 1);
+    return 0;
+}
+
 static int check_feed(llm_model *m, const llm_feed *f, llm_error *err) {
+    int64_t n_total = 0;
     if (f->n_caches < 1) return llm_fail(err, LLM_MISUSE, "forward needs a cache, got none");
-    if (f->parents)
-        return llm_fail(err, LLM_MISUSE, "forward: trees of candidates (parents) are not in version %s", LLM_VERSION);
     if (f->exit < 0 || f->exit > m->info.n_layers)
         return llm_fail(err, LLM_MISUSE, "exit %d is outside 1 … %lld", f->exit, (long long)m->info.n_layers);
-    if (f->exit && f->exit != m->info.n_layers)
-        return llm_fail(err, LLM_MISUSE, "forward: an early exit is not in version %s", LLM_VERSION);
     for (int64_t i = 0; i < f->n_caches; i++) {
-        if (f->caches[i]->model != m) return llm_fail(err, LLM_MISUSE, "cache %lld belongs to another model", (long long)i + 1);
-        if (f->counts[i] < 1) return llm_fail(err, LLM_MISUSE, "cache %lld is fed no ids", (long long)i + 1);
-        for (int64_t j = 0; j < i; j++)
-            if (f->caches[i] == f->caches[j])
-                return llm_fail(err, LLM_MISUSE, "cache %lld is cache %lld again", (long long)i + 1, (long long)j + 1);
+        if (check_cache(m, f, i, err) || (f->parents && check_parents(f, i, f->parents + n_total, err))) return -1;
+        n_total += f->counts[i];
     }
+    if (f->parents && n_total > m->piece)
+        return llm_fail(err, LLM_MISUSE, "trees of %lld candidates in one pass, at most %lld (piece)", (long long)n_total, (long long)m->piece);
     for (int64_t i = 0; i < f->n_layers; i++)
-        if (f->layers[i] < 0 || f->layers[i] > m->info.n_layers)
-            return llm_fail(err, LLM_MISUSE, "hidden layer %d is outside 0 … %lld", f->layers[i], (long long)m->info.n_layers);
+        if (f->layers[i] < 0 || f->layers[i] > depth_of(m, f))
+            return llm_fail(err, LLM_MISUSE, "hidden layer %d is outside 0 … %d", f->layers[i], depth_of(m, f));
     if (f->rows < LLM_ROWS_ALL) return llm_fail(err, LLM_MISUSE, "rows must be at least 0, got %lld", (long long)f->rows);
     return 0;
 }
@@ -159,12 +183,12 @@ static bool wants_layer(const pass *p, int32_t layer) {
     return false;
 }
 
-/* All layers, in as few runs as the hidden states asked for allow. */
+/* The layers asked for, in as few runs as the hidden states asked for allow. */
 static int run_layers(pass *p, const kern_batch *batch, int64_t i_row, llm_error *err) {
     const struct plan *steps = &p->model->plan;
-    int32_t first = 0;
-    for (int32_t layer = 0; layer <= steps->n_layers; layer++) {
-        if (layer < steps->n_layers && !wants_layer(p, layer)) continue;
+    int32_t first = 0, depth = depth_of(p->model, p->feed);
+    for (int32_t layer = 0; layer <= depth; layer++) {
+        if (layer < depth && !wants_layer(p, layer)) continue;
         int32_t end = steps->first_op[layer + 1];
         if (run(p, first, end - first, batch, err) || copy_hidden(p, layer, i_row, batch->n_rows, err)) return -1;
         first = end;
@@ -175,7 +199,7 @@ static int run_layers(pass *p, const kern_batch *batch, int64_t i_row, llm_error
 /* One piece: rows i_row … of the feed, n_rows of them in the n sequences of p->sequences. */
 static int run_piece(pass *p, int64_t n, int64_t i_row, int64_t n_rows, llm_error *err) {
     kern_batch batch = {.n_rows = (int32_t)n_rows, .n_sequences = (int32_t)n, .sequences = p->sequences,
-                        .stop = p->model->watch.stop};
+                        .parents = p->feed->parents, .stop = p->model->watch.stop};
     batch.ids = tensor_view(p->device_ids);
     batch.ids.offset = (size_t)i_row * sizeof(int32_t);
     batch.ids.n_rows = n_rows;
@@ -196,7 +220,7 @@ static int select_rows(pass *p, int64_t i_cache, int64_t done, int64_t n, int64_
 
 static void report(const pass *p, int64_t done) {
     const llm_watch *w = &p->model->watch;
-    if (w->progress && p->n_total > p->model->piece) w->progress(w->data, "prefill", done, p->n_total);
+    if (w->progress) w->progress(w->data, "prefill", done, p->n_total);
 }
 
 static int run_pieces(pass *p, llm_error *err) {
@@ -231,6 +255,23 @@ static int run_pieces(pass *p, llm_error *err) {
 
 /* ---- whole feeds ---- */
 
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double clock_begin(llm_device *device) {
+    double started = now();
+    if (device->passes++) device->between_s += started - device->last_end;
+    return started;
+}
+
+static void clock_end(llm_device *device, double started) {
+    device->last_end = now();
+    device->step_s += device->last_end - started;
+}
+
 static int extend_all(const llm_feed *f, llm_error *err) {
     for (int64_t i = 0; i < f->n_caches; i++) {
         if (cache_extend(f->caches[i], f->counts[i], err) == 0) continue;
@@ -240,28 +281,54 @@ static int extend_all(const llm_feed *f, llm_error *err) {
     return 0;
 }
 
+/* Copies of the parents for the caches to keep. A tree that is a chain is none. */
+static int take_trees(pass *p, llm_error *err) {
+    const llm_feed *f = p->feed;
+    const int32_t *parents = f->parents;
+    if (!parents) return 0;
+    p->trees = kern_alloc_array((size_t)f->n_caches, sizeof *p->trees);
+    if (!p->trees) return llm_fail_memory(err, (size_t)f->n_caches * sizeof *p->trees, "trees of candidates");
+    for (int64_t i = 0; i < f->n_caches; parents += f->counts[i++]) {
+        bool chain = true;
+        for (int64_t j = 0; j < f->counts[i]; j++) chain = chain && parents[j] == j;
+        if (chain) continue;
+        size_t bytes = (size_t)f->counts[i] * sizeof *parents;
+        p->trees[i] = kern_alloc(bytes);
+        if (!p->trees[i]) return llm_fail_memory(err, bytes, "a tree of candidates");
+        memcpy(p->trees[i], parents, bytes);
+    }
+    return 0;
+}
+
 static int feed_run(pass *p, llm_error *err) {
     const llm_feed *f = p->feed;
     size_t bytes = (size_t)f->n_caches * sizeof *p->sequences;
     p->sequences = kern_alloc(bytes);
     if (!p->sequences) return llm_fail_memory(err, bytes, "the sequences of a feed");
-    if (extend_all(f, err)) return -1;
+    if (take_trees(p, err) || extend_all(f, err)) return -1;
     p->model->step++;
-    if (run_pieces(p, err)) {
+    double started = clock_begin(p->model->device);
+    int failed = run_pieces(p, err);
+    clock_end(p->model->device, started);
+    if (failed) {
         for (int64_t i = 0; i < f->n_caches; i++) cache_trim(f->caches[i]);
         return -1;
     }
     const int32_t *ids = p->ids;
     for (int64_t i = 0; i < f->n_caches; i++) {
-        cache_commit(f->caches[i], ids, f->counts[i]);
+        cache_commit(f->caches[i], ids, f->counts[i], depth_of(p->model, f), p->trees ? p->trees[i] : NULL);
         ids += f->counts[i];
     }
+    kern_free(p->trees);
+    p->trees = NULL;
     return 0;
 }
 
 static void pass_close(pass *p) {
     kern_free(p->ids);
     kern_free(p->sequences);
+    for (int64_t i = 0; p->trees && i < p->feed->n_caches; i++) kern_free(p->trees[i]);
+    kern_free(p->trees);
     llm_tensor_close(p->device_ids);
     llm_tensor_close(p->targets);
     llm_tensor_close(p->chunk);
@@ -360,6 +427,8 @@ int llm_score(llm_model *m, llm_cache *c, const int32_t *ids, size_t n, llm_tens
     if (c->model != m) return llm_fail(err, LLM_MISUSE, "the cache belongs to another model");
     if (c->n < 1) return llm_fail(err, LLM_MISUSE, "score needs a cache that holds a token, this one is empty");
     if (n < 1) return llm_fail(err, LLM_MISUSE, "score needs ids, got none");
+    if (c->tree || cache_depth(c) < m->info.n_layers)
+        return llm_fail(err, LLM_MISUSE, "score needs a cache without a tree and with all %lld layers of each position", (long long)m->info.n_layers);
     if (model_check_ids(m, ids, n, err)) return -1;
     int64_t count = (int64_t)n, fed = count + 1;
     if (count > m->info.ctx - c->n)

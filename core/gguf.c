@@ -151,7 +151,7 @@ static int read_items(reader *r, gguf_value *value) {
 }
 
 static int read_value(reader *r, gguf_value *value) {
-    uint32_t type, item_type;
+    uint32_t type = 0, item_type;
     uint64_t n = 1;
     if (read_string(r, &value->key, "a key")) return -1;
     if (value->key.n == 0) return fail(r->file, r->err, "a key is empty (byte %zu)", r->at);
@@ -216,7 +216,7 @@ static int fail_type(reader *r, const char *name, uint32_t type) {
 
 /* Reads the dimensions and the type, and sets tensor->bytes. */
 static int read_shape(reader *r, gguf_tensor *tensor, const char *name) {
-    uint32_t n_dims, type;
+    uint32_t n_dims = 0, type = 0;
     int64_t n = 1;
     if (read_u32(r, &n_dims, "a number of dimensions")) return -1;
     if (n_dims < 1 || n_dims > MAX_DIMS)
@@ -400,7 +400,7 @@ static const char *guess_kind(const char *data, size_t bytes) {
 }
 
 static int check_magic(gguf_file *file, reader *r) {
-    uint32_t version;
+    uint32_t version = 0;
     if (file->bytes == 0) return fail(file, r->err, "not a GGUF file: it is empty");
     if (file->bytes < 4 || memcmp(file->data, "GGUF", 4) != 0) {
         const char *kind = guess_kind(file->data, file->bytes);
@@ -419,7 +419,7 @@ static int check_magic(gguf_file *file, reader *r) {
 
 static int gguf_parse(gguf_file *file, llm_error *err) {
     reader r = {file, file->data, 0, file->bytes, err};
-    uint64_t n_tensors, n_values;
+    uint64_t n_tensors = 0, n_values = 0;
     if (check_magic(file, &r)) return -1;
     if (read_u64(&r, &n_tensors, "the number of tensors")) return -1;
     if (read_u64(&r, &n_values, "the number of keys")) return -1;

@@ -32,7 +32,7 @@ typedef enum llm_kind {
 
 typedef struct llm_error {
     llm_kind kind;
-    char message[512]; /* lower case, no newline, names the thing and both numbers */
+    char message[1024]; /* lower case, no newline, names the thing and both numbers */
 } llm_error;
 
 /* "misuse", "cache_full" … as scripts see it. */
@@ -72,7 +72,7 @@ void llm_device_close(llm_device *);
 const char *llm_device_describe(llm_device *); /* "cpu: avx2, 2 threads" */
 
 typedef struct llm_stats {
-    uint64_t launches, syncs, bytes_up, bytes_down, forward_rows, prefix_tokens;
+    uint64_t launches, syncs, bytes_up, bytes_down, forward_rows, prefix_tokens, passes;
     int64_t pages_used;
     uint64_t tensor_bytes; /* live tensors and pooled memory */
     double lua_s, step_s;
@@ -135,7 +135,8 @@ typedef struct llm_meta {
 } llm_meta;
 const char *llm_model_meta_key(const llm_model *, size_t i, size_t *n);
 bool llm_model_meta(const llm_model *, const char *key, llm_meta *out);
-bool llm_model_meta_element(const llm_model *, const char *key, size_t i, llm_meta *out);
+/* Items of a string array are found fastest in order. */
+bool llm_model_meta_element(llm_model *, const char *key, size_t i, llm_meta *out);
 
 /* Tokenizer. Ids are checked against the vocabulary. */
 int llm_encode(llm_model *, const char *text, size_t n, bool add_special, bool parse_special,
@@ -161,6 +162,9 @@ int llm_cache_sync(llm_cache *, const int32_t *ids, size_t n, size_t least, size
  * consumed: closed, or returned in out. On failure all are as they were. */
 int llm_cache_reorder(llm_cache **caches, size_t n, const int32_t *parents, size_t n_out, llm_cache **out,
                       llm_error *err);
+/* After a pass over a tree of candidates: of its positions keeps those listed (1-based, in the cache), a
+ * path from the tree's root down; they become ordinary tokens. An empty list drops the tree. */
+int llm_cache_keep(llm_cache *, const int64_t *positions, size_t n, llm_error *err);
 int llm_cache_save(llm_cache *, const char *path, llm_error *err); /* atomic: a temporary, then rename */
 llm_cache *llm_cache_restore(llm_model *, const char *path, llm_error *err);
 
@@ -177,8 +181,10 @@ typedef struct llm_feed {
     int64_t rows;             /* logits of the last n ids of each cache, or LLM_ROWS_ALL; 0: no logits */
     const int32_t *layers;    /* hidden states wanted after these layers (0: the embedding) */
     int64_t n_layers;
-    int32_t exit;             /* stop after this layer; 0: all */
-    const int32_t *parents;   /* a tree of candidates: kern.h; NULL: a chain */
+    int32_t exit;             /* stop after this layer; 0: all. Caches then refuse deeper passes */
+    const int32_t *parents;   /* trees of candidates: for each id the number (1-based, within the ids of
+                               * its cache) of the one it follows, an earlier one, or 0: the cache's end.
+                               * NULL: each follows the one before. Caches then ask for keep or truncate */
 } llm_feed;
 
 /* One pass over the weights (long feeds in pieces of bounded memory; bit-identical). *logits gets

@@ -26,6 +26,11 @@ struct llm_model {
     int32_t *eog;
     char *path, *name, *chat_template;
     char arch_name[32], warning[256];
+    struct { /* where item i of a string array begins, for who asks for the next */
+        const gguf_value *value;
+        size_t i;
+        const char *at;
+    } meta_cursor;
     uint64_t hash[2]; /* of the content; 0 until asked for */
 };
 

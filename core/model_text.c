@@ -57,16 +57,13 @@ static void meta_fill(const gguf_value *v, gguf_type type, size_t i, llm_meta *o
         if (type == GGUF_UINT64) memcpy(&out->u, v->data + 8 * i, 8);
         break;
     case LLM_META_FLOAT: out->f = gguf_item_float(v, i); break;
-    case LLM_META_STRING: {
-        const char *at = v->data;
-        gguf_string s = gguf_next_string(&at);
-        while (i-- > 0) s = gguf_next_string(&at);
-        out->s = s.data;
-        out->n = s.n;
-        break;
-    }
     default: break;
     }
+}
+
+static void meta_fill_string(const char **at, llm_meta *out) {
+    gguf_string s = gguf_next_string(at);
+    *out = (llm_meta){.type = LLM_META_STRING, .s = s.data, .n = s.n};
 }
 
 const char *llm_model_meta_key(const llm_model *m, size_t i, size_t *n) {
@@ -78,14 +75,28 @@ const char *llm_model_meta_key(const llm_model *m, size_t i, size_t *n) {
 
 bool llm_model_meta(const llm_model *m, const char *key, llm_meta *out) {
     const gguf_value *v = gguf_find(m->file, key);
-    if (v) meta_fill(v, v->type, 0, out);
-    return v;
+    if (!v) return false;
+    const char *at = v->data;
+    if (v->type == GGUF_STRING) meta_fill_string(&at, out);
+    else meta_fill(v, v->type, 0, out);
+    return true;
 }
 
-bool llm_model_meta_element(const llm_model *m, const char *key, size_t i, llm_meta *out) {
+bool llm_model_meta_element(llm_model *m, const char *key, size_t i, llm_meta *out) {
     const gguf_value *v = gguf_find(m->file, key);
     if (!v || i >= v->n) return false;
-    meta_fill(v, v->item_type, i, out);
+    if (v->item_type != GGUF_STRING) {
+        meta_fill(v, v->item_type, i, out);
+        return true;
+    }
+    if (m->meta_cursor.value != v || m->meta_cursor.i > i) {
+        m->meta_cursor.value = v;
+        m->meta_cursor.i = 0;
+        m->meta_cursor.at = v->data;
+    }
+    for (; m->meta_cursor.i < i; m->meta_cursor.i++) gguf_next_string(&m->meta_cursor.at);
+    meta_fill_string(&m->meta_cursor.at, out);
+    m->meta_cursor.i++;
     return true;
 }
 

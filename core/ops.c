@@ -33,7 +33,8 @@ llm_tensor *ops_f32(ops_call *c, llm_tensor *t, llm_error *err) {
     if (ops_join(c, t, err)) return NULL;
     if (t->info.dtype == LLM_F32) return t;
     if (tensor_settle(t, err)) return NULL;
-    llm_tensor *y = keep(c, tensor_alloc(c->device, LLM_F32, t->info.n_rows, t->info.n_columns, err));
+    llm_tensor *y =
+        keep(c, tensor_alloc(c->device, LLM_F32, t->info.n_rows, t->info.n_columns, err));
     if (!y) return NULL;
     const int code = c->backend->to_f32(c->kern, tensor_view(t), tensor_view(y));
     return device_check(c->device, code, c->name, err) ? NULL : y;
@@ -48,8 +49,8 @@ llm_tensor *ops_operand(ops_call *c, llm_operand o, llm_error *err) {
 static int check_in_place(const ops_call *c, const llm_tensor *x, llm_dtype dtype, int64_t n_rows,
                           int64_t n_columns, llm_error *err) {
     if (*c->out != x)
-        return llm_fail(err, LLM_MISUSE, "%s: the result can only be new or take its operand's place",
-                        c->name);
+        return llm_fail(err, LLM_MISUSE,
+                        "%s: the result can only be new or take its operand's place", c->name);
     if (x->info.n_rows != n_rows || x->info.n_columns != n_columns)
         return llm_fail(err, LLM_MISUSE,
                         "%s in place: the result is %" PRId64 " × %" PRId64 ", the tensor %" PRId64
@@ -61,8 +62,8 @@ static int check_in_place(const ops_call *c, const llm_tensor *x, llm_dtype dtyp
     return 0;
 }
 
-int ops_result(ops_call *c, llm_tensor *x, llm_dtype dtype, int64_t n_rows, int64_t n_columns, bool apart,
-               llm_error *err) {
+int ops_result(ops_call *c, llm_tensor *x, llm_dtype dtype, int64_t n_rows, int64_t n_columns,
+               bool apart, llm_error *err) {
     const bool in_place = *c->out != NULL;
     if (in_place && check_in_place(c, x, dtype, n_rows, n_columns, err)) return -1;
     c->y = in_place && !apart ? x : tensor_alloc(c->device, dtype, n_rows, n_columns, err);
@@ -150,7 +151,8 @@ static int convert_values(ops_call *c, void *values, int64_t n, llm_dtype dtype,
     return 0;
 }
 
-llm_tensor *ops_parameter(ops_call *c, llm_operand o, int64_t n_rows, ops_range range, llm_error *err) {
+llm_tensor *ops_parameter(ops_call *c, llm_operand o, int64_t n_rows, ops_range range,
+                          llm_error *err) {
     const llm_dtype dtype = range.is_integer ? LLM_I32 : LLM_F32;
     if (!o.t) {
         if (check_value(c, o.x, range, err)) return NULL;
@@ -162,7 +164,8 @@ llm_tensor *ops_parameter(ops_call *c, llm_operand o, int64_t n_rows, ops_range 
     const int64_t n = o.t->info.n_rows;
     if (o.t->info.n_columns != 1 || (n != 1 && n != n_rows)) {
         llm_fail(err, LLM_MISUSE,
-                 "%s: one number, or a column of one a row: %" PRId64 " rows, got %" PRId64 " × %" PRId64,
+                 "%s: one number, or a column of one a row: %" PRId64 " rows, got %" PRId64
+                 " × %" PRId64,
                  c->name, n_rows, n, o.t->info.n_columns);
         return NULL;
     }
@@ -187,12 +190,13 @@ static int grow(int64_t *n, int64_t other) {
     return 0;
 }
 
-int ops_broadcast(ops_call *c, const llm_tensor *t, int64_t *n_rows, int64_t *n_columns, llm_error *err) {
+int ops_broadcast(ops_call *c, const llm_tensor *t, int64_t *n_rows, int64_t *n_columns,
+                  llm_error *err) {
     const int64_t rows = *n_rows, columns = *n_columns;
     if (grow(n_rows, t->info.n_rows) == 0 && grow(n_columns, t->info.n_columns) == 0) return 0;
     return llm_fail(err, LLM_MISUSE,
-                    "%s: cannot combine %" PRId64 " × %" PRId64 " with %" PRId64 " × %" PRId64, c->name,
-                    rows, columns, t->info.n_rows, t->info.n_columns);
+                    "%s: cannot combine %" PRId64 " × %" PRId64 " with %" PRId64 " × %" PRId64,
+                    c->name, rows, columns, t->info.n_rows, t->info.n_columns);
 }
 
 int ops_check_ids(const llm_tensor *x, const int32_t *ids, int64_t n, llm_error *err) {

@@ -1,5 +1,5 @@
-/* ops.h: what the operations on tensors (ops_*.c) share: operands, results, checks. An operation opens a
- * call, makes its operands and its result, calls the backend once and closes the call. */
+/* ops.h: what the operations on tensors (ops_*.c) share: operands, results, checks. An operation
+ * opens a call, makes its operands and its result, calls the backend once and closes the call. */
 #ifndef LLM_CORE_OPS_H
 #define LLM_CORE_OPS_H
 
@@ -32,10 +32,10 @@ llm_tensor *ops_f32(ops_call *, llm_tensor *t, llm_error *err);
 /* An operand as an f32 tensor; a number becomes 1 × 1. */
 llm_tensor *ops_operand(ops_call *, llm_operand o, llm_error *err);
 
-/* Makes the result: x itself if *out is x (then x must be such a tensor already), else a new one. With
- * `apart` its memory is never x's: ops_close exchanges it. */
-int ops_result(ops_call *, llm_tensor *x, llm_dtype dtype, int64_t n_rows, int64_t n_columns, bool apart,
-               llm_error *err);
+/* Makes the result: x itself if *out is x (then x must be such a tensor already), else a new one.
+ * With `apart` its memory is never x's: ops_close exchanges it. */
+int ops_result(ops_call *, llm_tensor *x, llm_dtype dtype, int64_t n_rows, int64_t n_columns,
+               bool apart, llm_error *err);
 
 /* Ends the call: an error of the backend's code, or the result in *out. */
 int ops_close(ops_call *, int code, llm_error *err);
@@ -52,10 +52,12 @@ typedef struct ops_range {
     double least, most;
     bool is_integer, zero_is_off;
 } ops_range;
-llm_tensor *ops_parameter(ops_call *, llm_operand o, int64_t n_rows, ops_range range, llm_error *err);
+llm_tensor *ops_parameter(ops_call *, llm_operand o, int64_t n_rows, ops_range range,
+                          llm_error *err);
 
 /* Broadcasting: grows *n_rows × *n_columns by t. */
-int ops_broadcast(ops_call *, const llm_tensor *t, int64_t *n_rows, int64_t *n_columns, llm_error *err);
+int ops_broadcast(ops_call *, const llm_tensor *t, int64_t *n_rows, int64_t *n_columns,
+                  llm_error *err);
 
 /* What scripts add to a 0-based column. */
 static inline int32_t ops_base(const llm_tensor *x) { return x->info.is_logits ? 0 : 1; }

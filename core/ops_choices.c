@@ -1,5 +1,5 @@
-/* ops_choices.c: argmax, the k best, draws. Their ids are choices: what could not be chosen fails when
- * it is read. */
+/* ops_choices.c: argmax, the k best, draws. Their ids are choices: what could not be chosen fails
+ * when it is read. */
 #include "ops.h"
 
 #include "../kernels/memory.h"
@@ -21,7 +21,8 @@ int llm_op_argmax(llm_tensor *x, llm_tensor **ids, llm_error *err) {
     if (ops_check_new(c.name, ids, err)) return -1;
     llm_tensor *a = ops_f32(&c, x, err);
     if (!a || ids_result(&c, x->info.n_rows, 1, err)) return ops_abandon(&c);
-    return ops_close(&c, c.backend->argmax(c.kern, tensor_view(a), ops_base(x), tensor_view(c.y)), err);
+    return ops_close(&c, c.backend->argmax(c.kern, tensor_view(a), ops_base(x), tensor_view(c.y)),
+                     err);
 }
 
 /* ---- the k best ---- */
@@ -47,20 +48,21 @@ static int check_k(const char *name, int64_t k, llm_error *err) {
 int llm_op_topk(llm_tensor *x, int64_t k, llm_tensor **scores, llm_tensor **ids, llm_error *err) {
     ops_call c;
     ops_open(&c, "topk", x, ids);
-    if (check_k(c.name, k, err) || ops_check_new(c.name, ids, err) || ops_check_new(c.name, scores, err))
+    if (check_k(c.name, k, err) || ops_check_new(c.name, ids, err) ||
+        ops_check_new(c.name, scores, err))
         return -1;
     const int64_t n_rows = x->info.n_rows, n = k < x->info.n_columns ? k : x->info.n_columns;
     llm_tensor *a = ops_f32(&c, x, err);
     if (!a || ids_result(&c, n_rows, n, err)) return ops_abandon(&c);
     llm_tensor *s = tensor_alloc(c.device, LLM_F32, n_rows, n, err);
     if (!s) return ops_abandon(&c);
-    const int code = c.backend->topk(c.kern, tensor_view(a), n, ops_base(x), tensor_view(s),
-                                     tensor_view(c.y));
+    const int code =
+        c.backend->topk(c.kern, tensor_view(a), n, ops_base(x), tensor_view(s), tensor_view(c.y));
     return close_topk(&c, code, s, scores, NULL, NULL, err);
 }
 
-int llm_op_topk_joint(llm_tensor *x, int64_t k, int64_t groups, llm_tensor **scores, llm_tensor **ids,
-                      llm_tensor **rows, llm_error *err) {
+int llm_op_topk_joint(llm_tensor *x, int64_t k, int64_t groups, llm_tensor **scores,
+                      llm_tensor **ids, llm_tensor **rows, llm_error *err) {
     ops_call c;
     const int64_t n_rows = x->info.n_rows;
     ops_open(&c, "topk_joint", x, ids);
@@ -68,9 +70,11 @@ int llm_op_topk_joint(llm_tensor *x, int64_t k, int64_t groups, llm_tensor **sco
         ops_check_new(c.name, scores, err) || ops_check_new(c.name, rows, err))
         return -1;
     if (groups < 1 || n_rows % groups)
-        return llm_fail(err, LLM_MISUSE, "topk_joint: %" PRId64 " rows do not make %" PRId64 " groups",
-                        n_rows, groups);
-    const int64_t n_each = n_rows / groups, n_all = n_each * x->info.n_columns, n = k < n_all ? k : n_all;
+        return llm_fail(err, LLM_MISUSE,
+                        "topk_joint: %" PRId64 " rows do not make %" PRId64 " groups", n_rows,
+                        groups);
+    const int64_t n_each = n_rows / groups, n_all = n_each * x->info.n_columns,
+                  n = k < n_all ? k : n_all;
     llm_tensor *a = ops_f32(&c, x, err);
     if (!a || ids_result(&c, groups * n, 1, err)) return ops_abandon(&c);
     c.y->n_group_rows = n_each;

@@ -42,8 +42,8 @@ int llm_op_mask(llm_tensor *x, const int64_t *first, const int32_t *ids, int64_t
     const int64_t n_rows = x->info.n_rows;
     ops_open(&c, only ? "only" : "mask", x, out);
     if (n_lists != 1 && n_lists != n_rows)
-        return llm_fail(err, LLM_MISUSE, "%s: %" PRId64 " lists for %" PRId64 " rows", c.name, n_lists,
-                        n_rows);
+        return llm_fail(err, LLM_MISUSE, "%s: %" PRId64 " lists for %" PRId64 " rows", c.name,
+                        n_lists, n_rows);
     int32_t *columns = columns_new(x, ids + first[0], first[n_lists] - first[0], err);
     if (!columns) return -1;
     llm_tensor *a = ops_f32(&c, x, err);
@@ -78,15 +78,16 @@ static int check_tensor(ops_call *c, const llm_tensor *x, llm_tensor *ids, llm_e
 }
 
 /* ids as [1|R, n] for x [R,C]; all of them belong to the row if there is but one. */
-static int view_ids(ops_call *c, const llm_tensor *x, llm_tensor *ids, kern_tensor *view, llm_error *err) {
+static int view_ids(ops_call *c, const llm_tensor *x, llm_tensor *ids, kern_tensor *view,
+                    llm_error *err) {
     *view = tensor_view(ids);
     if (x->info.n_rows == 1) {
         view->n_columns *= view->n_rows;
         view->n_rows = 1;
     }
     if (view->n_rows != 1 && view->n_rows != x->info.n_rows)
-        return llm_fail(err, LLM_MISUSE, "%s: %" PRId64 " rows of ids for %" PRId64 " rows", c->name,
-                        view->n_rows, x->info.n_rows);
+        return llm_fail(err, LLM_MISUSE, "%s: %" PRId64 " rows of ids for %" PRId64 " rows",
+                        c->name, view->n_rows, x->info.n_rows);
     return check_tensor(c, x, ids, err);
 }
 
@@ -94,7 +95,8 @@ int llm_op_gather(llm_tensor *x, llm_tensor *ids, llm_tensor **out, llm_error *e
     ops_call c;
     kern_tensor list;
     ops_open(&c, "gather", x, out);
-    if (ops_check_new(c.name, out, err) || view_ids(&c, x, ids, &list, err) || tensor_settle(x, err) ||
+    if (ops_check_new(c.name, out, err) || view_ids(&c, x, ids, &list, err) ||
+        tensor_settle(x, err) ||
         ops_result(&c, NULL, x->info.dtype, x->info.n_rows, list.n_columns, false, err))
         return ops_abandon(&c);
     c.is_logits = false;
@@ -110,11 +112,12 @@ static int view_values(ops_call *c, int64_t n_rows, int64_t n, llm_tensor *v, ke
         view->n_columns *= view->n_rows;
         view->n_rows = 1;
     }
-    if ((view->n_rows == 1 || view->n_rows == n_rows) && (view->n_columns == 1 || view->n_columns == n))
+    if ((view->n_rows == 1 || view->n_rows == n_rows) &&
+        (view->n_columns == 1 || view->n_columns == n))
         return 0;
     return llm_fail(err, LLM_MISUSE,
-                    "%s: values must be %" PRId64 " × %" PRId64 " as the ids, a row or a column, got %" PRId64
-                    " × %" PRId64,
+                    "%s: values must be %" PRId64 " × %" PRId64
+                    " as the ids, a row or a column, got %" PRId64 " × %" PRId64,
                     c->name, n_rows, n, v->info.n_rows, v->info.n_columns);
 }
 

@@ -22,8 +22,8 @@ int llm_op_min_p(llm_tensor *x, llm_operand p, llm_tensor **out, llm_error *err)
     return cut("min_p", x, p, (ops_range){0, 1, false, false}, x->device->backend->min_p, out, err);
 }
 
-/* A bound that is NaN (of a row without a finite entry, say) cuts nothing, in a column; as a number it is
- * misuse. */
+/* A bound that is NaN (of a row without a finite entry, say) cuts nothing, in a column; as a number
+ * it is misuse. */
 int llm_op_cut_below(llm_tensor *x, llm_operand least, llm_tensor **out, llm_error *err) {
     ops_call c;
     const int64_t n_rows = x->info.n_rows;
@@ -41,7 +41,8 @@ int llm_op_cut_below(llm_tensor *x, llm_operand least, llm_tensor **out, llm_err
         return ops_abandon(&c);
     }
     if (ops_result(&c, x, LLM_F32, n_rows, x->info.n_columns, false, err)) return ops_abandon(&c);
-    const int code = c.backend->cut_below(c.kern, tensor_view(a), tensor_view(bound), tensor_view(c.y));
+    const int code =
+        c.backend->cut_below(c.kern, tensor_view(a), tensor_view(bound), tensor_view(c.y));
     return ops_close(&c, code, err);
 }
 
@@ -58,10 +59,11 @@ static int threshold(const char *name, llm_tensor *x, llm_operand parameter, ops
     if (a) p = ops_parameter(&c, parameter, n_rows, range, err);
     if (!p) return ops_abandon(&c);
     if (key && !(k = ops_f32(&c, key, err))) return ops_abandon(&c);
-    if (k && (k->info.n_columns != n_columns || (k->info.n_rows != 1 && k->info.n_rows != n_rows))) {
+    if (k &&
+        (k->info.n_columns != n_columns || (k->info.n_rows != 1 && k->info.n_rows != n_rows))) {
         llm_fail(err, LLM_MISUSE,
-                 "%s: the key must be %" PRId64 " × %" PRId64 " as the tensor, or one row, got %" PRId64
-                 " × %" PRId64,
+                 "%s: the key must be %" PRId64 " × %" PRId64
+                 " as the tensor, or one row, got %" PRId64 " × %" PRId64,
                  name, n_rows, n_columns, k->info.n_rows, k->info.n_columns);
         return ops_abandon(&c);
     }
@@ -72,7 +74,7 @@ static int threshold(const char *name, llm_tensor *x, llm_operand parameter, ops
 }
 
 #define COUNT_RANGE ((ops_range){0, INFINITY, true, true})
-#define MASS_RANGE ((ops_range){0, 1, false, false})
+#define MASS_RANGE  ((ops_range){0, 1, false, false})
 
 int llm_op_top_k(llm_tensor *x, llm_operand k, llm_tensor **out, llm_error *err) {
     return threshold("top_k", x, k, COUNT_RANGE, NULL, x->device->backend->threshold_k, out, err);
@@ -82,12 +84,14 @@ int llm_op_top_p(llm_tensor *x, llm_operand p, llm_tensor **out, llm_error *err)
     return threshold("top_p", x, p, MASS_RANGE, NULL, x->device->backend->threshold_mass, out, err);
 }
 
-int llm_op_threshold_k(llm_tensor *x, llm_operand k, llm_tensor *key, llm_tensor **out, llm_error *err) {
-    return threshold("threshold_k", x, k, COUNT_RANGE, key, x->device->backend->threshold_k, out, err);
+int llm_op_threshold_k(llm_tensor *x, llm_operand k, llm_tensor *key, llm_tensor **out,
+                       llm_error *err) {
+    return threshold("threshold_k", x, k, COUNT_RANGE, key, x->device->backend->threshold_k, out,
+                     err);
 }
 
 int llm_op_threshold_mass(llm_tensor *x, llm_operand p, llm_tensor *key, llm_tensor **out,
                           llm_error *err) {
-    return threshold("threshold_mass", x, p, MASS_RANGE, key, x->device->backend->threshold_mass, out,
-                     err);
+    return threshold("threshold_mass", x, p, MASS_RANGE, key, x->device->backend->threshold_mass,
+                     out, err);
 }

@@ -29,16 +29,18 @@ int llm_op_transpose(llm_tensor *x, llm_tensor **out, llm_error *err) {
     return ops_close(&c, c.backend->transpose(c.kern, tensor_view(x), tensor_view(c.y)), err);
 }
 
-static int copy_bytes(ops_call *c, llm_tensor *to, size_t to_offset, llm_tensor *from, size_t from_offset,
-                      size_t bytes) {
+static int copy_bytes(ops_call *c, llm_tensor *to, size_t to_offset, llm_tensor *from,
+                      size_t from_offset, size_t bytes) {
     if (!bytes) return KERN_OK;
     return c->backend->copy(c->kern, &to->buffer, to_offset, &from->buffer, from_offset, bytes);
 }
 
-static size_t tensor_bytes(const llm_tensor *t) { return (size_t)(t->info.n_rows * t->info.n_columns) * 4; }
+static size_t tensor_bytes(const llm_tensor *t) {
+    return (size_t)(t->info.n_rows * t->info.n_columns) * 4;
+}
 
-/* Some entries of x are about to be taken: codes among them fail now where the host can see them, so
- * that the row is named as it was chosen; else the new tensor is still a choice. */
+/* Some entries of x are about to be taken: codes among them fail now where the host can see them,
+ * so that the row is named as it was chosen; else the new tensor is still a choice. */
 static int take(ops_call *c, llm_tensor *x, int64_t first, int64_t count, llm_error *err) {
     return c->backend->host_memory ? tensor_check(x, first, count, err) : 0;
 }
@@ -60,7 +62,8 @@ int llm_op_copy(llm_tensor *x, llm_tensor **out, llm_error *err) {
 
 /* The tensors of a concatenation, of one type, their choices settled. */
 static int cat_operands(ops_call *c, llm_tensor **a, llm_tensor **b, llm_error *err) {
-    if (ops_join(c, *a, err) || ops_join(c, *b, err) || tensor_settle(*a, err) || tensor_settle(*b, err))
+    if (ops_join(c, *a, err) || ops_join(c, *b, err) || tensor_settle(*a, err) ||
+        tensor_settle(*b, err))
         return -1;
     if ((*a)->info.dtype == (*b)->info.dtype) return 0;
     *a = ops_f32(c, *a, err);
@@ -75,9 +78,10 @@ int llm_op_cat(llm_tensor *a, llm_tensor *b, int dim, llm_tensor **out, llm_erro
         return llm_fail(err, LLM_MISUSE, "cat: dim must be 1 (rows) or 2 (columns), got %d", dim);
     const llm_tensor_info x = a->info, y = b->info;
     if (dim == 1 ? x.n_columns != y.n_columns : x.n_rows != y.n_rows)
-        return llm_fail(err, LLM_MISUSE,
-                        "cat: cannot join %" PRId64 " × %" PRId64 " and %" PRId64 " × %" PRId64 " along %s",
-                        x.n_rows, x.n_columns, y.n_rows, y.n_columns, dim == 1 ? "rows" : "columns");
+        return llm_fail(
+            err, LLM_MISUSE,
+            "cat: cannot join %" PRId64 " × %" PRId64 " and %" PRId64 " × %" PRId64 " along %s",
+            x.n_rows, x.n_columns, y.n_rows, y.n_columns, dim == 1 ? "rows" : "columns");
     const int64_t n_rows = dim == 1 ? x.n_rows + y.n_rows : x.n_rows;
     const int64_t n_columns = dim == 1 ? x.n_columns : x.n_columns + y.n_columns;
     llm_tensor *first = a, *second = b;
@@ -114,16 +118,18 @@ int llm_op_rows(llm_tensor *x, const int64_t *rows, size_t n, llm_tensor **out, 
     return ops_close(&c, c.backend->rows(c.kern, tensor_view(x), rows, tensor_view(c.y)), err);
 }
 
-int llm_op_narrow(llm_tensor *x, int dim, int64_t first, int64_t count, llm_tensor **out, llm_error *err) {
+int llm_op_narrow(llm_tensor *x, int dim, int64_t first, int64_t count, llm_tensor **out,
+                  llm_error *err) {
     ops_call c;
     ops_open(&c, "narrow", x, out);
     if (dim != 1 && dim != 2)
-        return llm_fail(err, LLM_MISUSE, "narrow: dim must be 1 (rows) or 2 (columns), got %d", dim);
+        return llm_fail(err, LLM_MISUSE, "narrow: dim must be 1 (rows) or 2 (columns), got %d",
+                        dim);
     const int64_t n = dim == 1 ? x->info.n_rows : x->info.n_columns;
     if (first < 0 || count < 0 || first > n || count > n - first)
         return llm_fail(err, LLM_MISUSE,
-                        "narrow: %" PRId64 " %s from %" PRId64 " on are outside 1 … %" PRId64, count,
-                        dim == 1 ? "rows" : "columns", first + 1, n);
+                        "narrow: %" PRId64 " %s from %" PRId64 " on are outside 1 … %" PRId64,
+                        count, dim == 1 ? "rows" : "columns", first + 1, n);
     const int64_t n_rows = dim == 1 ? count : x->info.n_rows;
     const int64_t n_columns = dim == 1 ? x->info.n_columns : count;
     const int64_t width = x->info.n_columns;
@@ -134,8 +140,8 @@ int llm_op_narrow(llm_tensor *x, int dim, int64_t first, int64_t count, llm_tens
     mark_taken(&c, x);
     c.is_logits = c.is_logits && dim == 1;
     const size_t row_bytes = (size_t)width * 4;
-    const int code = dim == 1
-                         ? copy_bytes(&c, c.y, 0, x, (size_t)first * row_bytes, (size_t)count * row_bytes)
-                         : c.backend->columns(c.kern, tensor_view(x), first, count, tensor_view(c.y), 0);
+    const int code =
+        dim == 1 ? copy_bytes(&c, c.y, 0, x, (size_t)first * row_bytes, (size_t)count * row_bytes)
+                 : c.backend->columns(c.kern, tensor_view(x), first, count, tensor_view(c.y), 0);
     return ops_close(&c, code, err);
 }

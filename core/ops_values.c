@@ -46,7 +46,8 @@ static int unary(const char *name, kern_unary op, llm_tensor *x, float a, float 
     llm_tensor *from = ops_f32(&c, x, err);
     if (!from || ops_result(&c, x, LLM_F32, x->info.n_rows, x->info.n_columns, false, err))
         return ops_abandon(&c);
-    return ops_close(&c, c.backend->unary(c.kern, op, tensor_view(from), a, b, tensor_view(c.y)), err);
+    return ops_close(&c, c.backend->unary(c.kern, op, tensor_view(from), a, b, tensor_view(c.y)),
+                     err);
 }
 
 int llm_op_unary(llm_unary op, llm_tensor *x, llm_tensor **out, llm_error *err) {
@@ -59,14 +60,15 @@ int llm_op_unary(llm_unary op, llm_tensor *x, llm_tensor **out, llm_error *err) 
                  [LLM_SQRT] = {"sqrt", KERN_SQRT},
                  [LLM_NEG] = {"negation", KERN_NEG}};
     if (op == LLM_NEG && x->info.dtype == LLM_I32) /* −x of i32 stays i32, as 0 − x does */
-        return llm_op_binary(LLM_SUB, (llm_operand){.x = 0, .is_integer = true}, (llm_operand){.t = x},
-                             out, err);
+        return llm_op_binary(LLM_SUB, (llm_operand){.x = 0, .is_integer = true},
+                             (llm_operand){.t = x}, out, err);
     return unary(table[op].name, table[op].op, x, 0, 0, out, err);
 }
 
 int llm_op_clamp(llm_tensor *x, double least, double most, llm_tensor **out, llm_error *err) {
     if (!(least <= most))
-        return llm_fail(err, LLM_MISUSE, "clamp: the bounds must be in order, got %g and %g", least, most);
+        return llm_fail(err, LLM_MISUSE, "clamp: the bounds must be in order, got %g and %g", least,
+                        most);
     return unary("clamp", KERN_CLAMP, x, (float)least, (float)most, out, err);
 }
 
@@ -75,10 +77,11 @@ int llm_op_clamp(llm_tensor *x, double least, double most, llm_tensor **out, llm
 static const struct {
     const char *name;
     kern_binary op;
-} binaries[] = {[LLM_ADD] = {"+", KERN_ADD}, [LLM_SUB] = {"-", KERN_SUB}, [LLM_MUL] = {"*", KERN_MUL},
-                [LLM_DIV] = {"/", KERN_DIV}, [LLM_POW] = {"^", KERN_POW}, [LLM_LT] = {"lt", KERN_LT},
-                [LLM_LE] = {"le", KERN_LE},  [LLM_GT] = {"gt", KERN_GT},  [LLM_GE] = {"ge", KERN_GE},
-                [LLM_EQ] = {"eq", KERN_EQ}};
+} binaries[] = {
+    [LLM_ADD] = {"+", KERN_ADD}, [LLM_SUB] = {"-", KERN_SUB}, [LLM_MUL] = {"*", KERN_MUL},
+    [LLM_DIV] = {"/", KERN_DIV}, [LLM_POW] = {"^", KERN_POW}, [LLM_LT] = {"lt", KERN_LT},
+    [LLM_LE] = {"le", KERN_LE},  [LLM_GT] = {"gt", KERN_GT},  [LLM_GE] = {"ge", KERN_GE},
+    [LLM_EQ] = {"eq", KERN_EQ}};
 
 static bool is_i32(llm_operand o) {
     if (o.t) return o.t->info.dtype == LLM_I32;
@@ -131,8 +134,8 @@ int llm_op_where(llm_tensor *x, llm_operand cond, llm_operand y, llm_tensor **ou
         ops_result(&c, x, LLM_F32, n_rows, n_columns, false, err))
         return ops_abandon(&c);
     c.is_logits = keeps_ids((llm_operand){.t = x}, n_columns) || keeps_ids(y, n_columns);
-    const int code = c.backend->where(c.kern, tensor_view(a), tensor_view(condition), tensor_view(b),
-                                      tensor_view(c.y));
+    const int code = c.backend->where(c.kern, tensor_view(a), tensor_view(condition),
+                                      tensor_view(b), tensor_view(c.y));
     return ops_close(&c, code, err);
 }
 
@@ -154,5 +157,6 @@ int llm_op_reduce(llm_reduce op, llm_tensor *x, llm_tensor **out, llm_error *err
     if (ops_check_new(c.name, out, err)) return -1;
     llm_tensor *a = ops_f32(&c, x, err);
     if (!a || ops_result(&c, x, LLM_F32, x->info.n_rows, 1, false, err)) return ops_abandon(&c);
-    return ops_close(&c, c.backend->reduce(c.kern, table[op].op, tensor_view(a), tensor_view(c.y)), err);
+    return ops_close(&c, c.backend->reduce(c.kern, table[op].op, tensor_view(a), tensor_view(c.y)),
+                     err);
 }

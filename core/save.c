@@ -89,6 +89,9 @@ static int write_all(stream *s, llm_cache *c, llm_error *err) {
 }
 
 int llm_cache_save(llm_cache *c, const char *path, llm_error *err) {
+    if (c->tree || cache_depth(c) < c->model->info.n_layers)
+        return llm_fail(err, LLM_MISUSE, "%s: a cache with a tree, or with positions of %d of %lld layers, cannot be saved", path,
+                        cache_depth(c), (long long)c->model->info.n_layers);
     size_t n = strlen(path) + 32;
     char *temporary = kern_alloc(n);
     if (!temporary) return llm_fail_memory(err, n, "a path");
@@ -176,7 +179,7 @@ static int read_all(stream *s, llm_cache *c, int32_t **ids, llm_error *err) {
     if (hash != expected)
         return llm_fail(err, LLM_INPUT, "%s: damaged: hash %016llx, expected %016llx", s->path, (unsigned long long)hash,
                         (unsigned long long)expected);
-    cache_commit(c, *ids, n);
+    cache_commit(c, *ids, n, (int32_t)c->model->info.n_layers, NULL);
     return 0;
 }
 

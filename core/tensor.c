@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LEAST_BYTES   256
-#define BUDGET_BYTES  (UINT64_C(64) << 20)
-#define KEPT_BYTES    (UINT64_C(32) << 20)
-#define N_KEPT        128
-#define MOST_ENTRIES  (INT64_C(1) << 40)
+#define LEAST_BYTES  256
+#define BUDGET_BYTES (UINT64_C(24) << 20)
+#define KEPT_BYTES   (UINT64_C(8) << 20)
+#define N_KEPT       128
+#define MOST_ENTRIES (INT64_C(1) << 40)
 
 struct tensor_pool {
     uint64_t live, kept_bytes, budget;
@@ -72,7 +72,8 @@ static bool pool_take(struct tensor_pool *pool, size_t bytes, kern_buffer *out) 
         *out = pool->kept[i];
         pool->kept_bytes -= bytes;
         pool->n_kept--;
-        memmove(&pool->kept[i], &pool->kept[i + 1], (size_t)(pool->n_kept - i) * sizeof *pool->kept);
+        memmove(&pool->kept[i], &pool->kept[i + 1],
+                (size_t)(pool->n_kept - i) * sizeof *pool->kept);
         return true;
     }
     return false;
@@ -128,7 +129,8 @@ llm_tensor *tensor_alloc(llm_device *device, llm_dtype dtype, int64_t n_rows, in
     if (__builtin_mul_overflow(n_rows, n_columns, &n_entries) || n_entries > MOST_ENTRIES ||
         n_rows > INT32_MAX || n_columns > INT32_MAX) {
         llm_fail(err, LLM_OUT_OF_MEMORY,
-                 "out of memory: a tensor of %" PRId64 " × %" PRId64 " entries, the most is %" PRId64,
+                 "out of memory: a tensor of %" PRId64 " × %" PRId64
+                 " entries, the most is %" PRId64,
                  n_rows, n_columns, MOST_ENTRIES);
         return NULL;
     }
@@ -142,8 +144,8 @@ llm_tensor *tensor_alloc(llm_device *device, llm_dtype dtype, int64_t n_rows, in
     if (code != KERN_OK) {
         if (code == KERN_NO_MEMORY)
             llm_fail(err, LLM_OUT_OF_MEMORY,
-                     "out of memory: %zu bytes for a tensor of %" PRId64 " × %" PRId64
-                     ", %" PRIu64 " bytes of tensors are live",
+                     "out of memory: %zu bytes for a tensor of %" PRId64 " × %" PRId64 ", %" PRIu64
+                     " bytes of tensors are live",
                      bytes, n_rows, n_columns, device->pool->live);
         else
             device_check(device, code, "tensor memory", err);
@@ -207,7 +209,9 @@ void llm_tensor_set_logits(llm_tensor *t, bool is_logits) { t->info.is_logits = 
 
 /* Rows first … last, 0-based. */
 static int fail_rows(int32_t code, int64_t first, int64_t last, int64_t step, llm_error *err) {
-    const char *what = code == KERN_ID_NAN ? "nan" : code == KERN_ID_INF ? "+inf" : "no finite entry";
+    const char *what = code == KERN_ID_NAN   ? "nan"
+                       : code == KERN_ID_INF ? "+inf"
+                                             : "no finite entry";
     char rows[64], of_step[48] = "";
     if (first == last)
         snprintf(rows, sizeof rows, "row %" PRId64, first + 1);
@@ -233,8 +237,7 @@ static int fail_entry(const llm_tensor *t, int32_t code, int64_t i, llm_error *e
 static int check_codes(const llm_tensor *t, int64_t first, int64_t count, const int32_t *ids,
                        llm_error *err) {
     for (int64_t i = 0; i < count; i++)
-        if (ids[i] < 0 && ids[i] >= KERN_ID_NO_FINITE)
-            return fail_entry(t, ids[i], first + i, err);
+        if (ids[i] < 0 && ids[i] >= KERN_ID_NO_FINITE) return fail_entry(t, ids[i], first + i, err);
     return 0;
 }
 
@@ -242,8 +245,8 @@ int llm_tensor_read(llm_tensor *t, int64_t first, int64_t count, void *to, llm_e
     const int64_t n = t->info.n_rows * t->info.n_columns;
     if (first < 0 || count < 0 || first > n || count > n - first)
         return llm_fail(err, LLM_MISUSE,
-                        "entries %" PRId64 " … %" PRId64 " are outside a tensor of %" PRId64, first + 1,
-                        first + count, n);
+                        "entries %" PRId64 " … %" PRId64 " are outside a tensor of %" PRId64,
+                        first + 1, first + count, n);
     if (!count) return 0;
     const int code = t->device->backend->read(t->device->kern, &t->buffer, (size_t)first * 4, to,
                                               (size_t)count * 4);
@@ -256,7 +259,8 @@ int tensor_check(llm_tensor *t, int64_t first, int64_t count, llm_error *err) {
     const int64_t most = sizeof piece / sizeof *piece;
     if (!t->is_choice) return 0;
     for (int64_t i = 0; i < count; i += most)
-        if (llm_tensor_read(t, first + i, count - i < most ? count - i : most, piece, err)) return -1;
+        if (llm_tensor_read(t, first + i, count - i < most ? count - i : most, piece, err))
+            return -1;
     return 0;
 }
 

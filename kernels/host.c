@@ -13,9 +13,7 @@ kern_device *host_open(const kern_backend *backend, const kern_device_options *o
     kern_pool *pool = device ? kern_pool_open(n_threads) : NULL;
     if (!pool) {
         kern_free(device);
-        if (message_bytes)
-            snprintf(message, message_bytes, "cannot open device %s with %d threads", backend->name,
-                     n_threads);
+        if (message_bytes) *message = '\0';
         return NULL;
     }
     device->backend = backend;

@@ -96,6 +96,7 @@ typedef struct kern_backend {
     kern_kv kv_default;
     uint8_t host_memory; /* buffers' data may be read and written by the host between operations */
 
+    /* NULL with a message, which is empty if memory is short */
     kern_device *(*open)(const kern_device_options *options, char *message, size_t message_bytes);
     void (*close)(kern_device *);
     const char *(*describe)(kern_device *); /* "cpu: avx2, 2 threads" */

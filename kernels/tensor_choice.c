@@ -1,5 +1,5 @@
-/* tensor_choice.c: which ids: the largest entry, the k largest, a draw. Ties: the lower row, then the
- * lower column. Rows that cannot be chosen from give a KERN_ID_ code instead of ids. */
+/* tensor_choice.c: which ids: the largest entry, the k largest, a draw. Ties: the lower row, then
+ * the lower column. Rows that cannot be chosen from give a KERN_ID_ code instead of ids. */
 #include "noise.h"
 #include "tensor_ops.h"
 #include "tensor_row.h"
@@ -14,7 +14,9 @@ typedef struct job {
     int32_t *ids, *rows; /* rows: NULL but for topk_joint */
 } job;
 
-static const float *x_row(const job *j, int64_t i_row) { return host_f32(j->x) + i_row * j->x.n_columns; }
+static const float *x_row(const job *j, int64_t i_row) {
+    return host_f32(j->x) + i_row * j->x.n_columns;
+}
 
 /* ---- argmax ---- */
 
@@ -29,7 +31,7 @@ static void argmax_row(const void *data, int64_t i_row) {
 /* ids[R,1] */
 int tensor_argmax(kern_device *device, kern_tensor x, int32_t base, kern_tensor ids) {
     const job j = {.f = row_of(device), .x = x, .base = base, .ids = host_i32(ids)};
-    row_each(device, x.n_rows, (double)x.n_columns * 0.4, argmax_row, &j);
+    row_each(device, x.n_rows, (double)x.n_columns * 0.1, argmax_row, &j);
     return KERN_OK;
 }
 
@@ -79,8 +81,8 @@ static void put(heap *h, int64_t at, float score, int32_t id, int32_t row) {
     if (h->rows) h->rows[at] = row;
 }
 
-/* Offers the n entries of a row; rows come in ascending order, so that an entry equal to the root is
- * always behind it. */
+/* Offers the n entries of a row; rows come in ascending order, so that an entry equal to the root
+ * is always behind it. */
 static void offer(const job *j, heap *h, const float *x, int32_t row) {
     const int64_t n = j->x.n_columns;
     int64_t i = 0;
@@ -111,7 +113,8 @@ static void sort_best_first(heap *h) {
 static void topk_group(const void *data, int64_t i_group) {
     const job *j = data;
     const int64_t first_row = i_group * j->n_group_rows, k = j->k;
-    heap h = {j->scores + i_group * k, j->ids + i_group * k, j->rows ? j->rows + i_group * k : NULL, 0};
+    heap h = {j->scores + i_group * k, j->ids + i_group * k, j->rows ? j->rows + i_group * k : NULL,
+              0};
     int32_t fault = KERN_ID_NO_FINITE;
     if (k == 0) return;
     for (int64_t i = 0; i < j->n_group_rows; i++) {
@@ -134,9 +137,14 @@ static void topk_group(const void *data, int64_t i_group) {
 /* scores, ids[R,k] */
 int tensor_topk(kern_device *device, kern_tensor x, int64_t k, int32_t base, kern_tensor scores,
                 kern_tensor ids) {
-    const job j = {.f = row_of(device), .x = x, .k = k, .n_group_rows = 1, .base = base,
-                   .scores = host_f32(scores), .ids = host_i32(ids)};
-    row_each(device, x.n_rows, (double)x.n_columns * 0.5, topk_group, &j);
+    const job j = {.f = row_of(device),
+                   .x = x,
+                   .k = k,
+                   .n_group_rows = 1,
+                   .base = base,
+                   .scores = host_f32(scores),
+                   .ids = host_i32(ids)};
+    row_each(device, x.n_rows, (double)x.n_columns * 0.2, topk_group, &j);
     return KERN_OK;
 }
 
@@ -144,9 +152,15 @@ int tensor_topk(kern_device *device, kern_tensor x, int64_t k, int32_t base, ker
 int tensor_topk_joint(kern_device *device, kern_tensor x, int64_t k, int64_t groups, int32_t base,
                       kern_tensor scores, kern_tensor ids, kern_tensor rows) {
     if (groups == 0) return KERN_OK;
-    const job j = {.f = row_of(device), .x = x, .k = k, .n_group_rows = x.n_rows / groups, .base = base,
-                   .scores = host_f32(scores), .ids = host_i32(ids), .rows = host_i32(rows)};
-    row_each(device, groups, (double)j.n_group_rows * (double)x.n_columns * 0.5, topk_group, &j);
+    const job j = {.f = row_of(device),
+                   .x = x,
+                   .k = k,
+                   .n_group_rows = x.n_rows / groups,
+                   .base = base,
+                   .scores = host_f32(scores),
+                   .ids = host_i32(ids),
+                   .rows = host_i32(rows)};
+    row_each(device, groups, (double)j.n_group_rows * (double)x.n_columns * 0.2, topk_group, &j);
     return KERN_OK;
 }
 
@@ -154,7 +168,8 @@ int tensor_topk_joint(kern_device *device, kern_tensor x, int64_t k, int64_t gro
 
 /* The words of ids 4·i … 4·i + 3. */
 static void draw_words(kern_key key, uint32_t i, uint32_t words[4]) {
-    const uint32_t counter[4] = {i, key.position, (uint32_t)key.stream, (uint32_t)(key.stream >> 32)};
+    const uint32_t counter[4] = {i, key.position, (uint32_t)key.stream,
+                                 (uint32_t)(key.stream >> 32)};
     kern_philox(key.seed, counter, words);
 }
 
@@ -173,37 +188,30 @@ static void gumbel_row(const void *data, int64_t i_row) {
 /* out[R,C] = x[R,C] + noise; entries that are not finite stay */
 int tensor_gumbel(kern_device *device, kern_tensor x, int32_t base, const kern_key *keys,
                   kern_tensor out) {
-    const job j = {.f = row_of(device), .x = x, .base = base, .keys = keys, .scores = host_f32(out)};
+    const job j = {
+        .f = row_of(device), .x = x, .base = base, .keys = keys, .scores = host_f32(out)};
     row_each(device, x.n_rows, (double)x.n_columns * 30, gumbel_row, &j);
     return KERN_OK;
 }
 
-/* Noise is below −ln u ≤ (z + 1) ln 2 where the word has z leading zeros; 23 is above all of them. */
-#define MOST_NOISE 23.0f
-
-static float noise_bound(uint32_t word) {
-    const int zeros = word ? __builtin_clz(word) : 32;
-    return (float)(zeros + 1) * 0.69315f;
-}
-
-/* The best so far of a draw. Columns do not come in order. */
+/* The best so far of a draw. */
 typedef struct draw {
     float score;
     int64_t column;
 } draw;
 
-static void draw_offer(draw *best, const float *x, int64_t i, uint32_t word) {
-    if (x[i] + noise_bound(word) < best->score || x[i] == -INFINITY) return;
-    const float score = x[i] + kern_word_gumbel(word);
-    if (score > best->score || (score == best->score && i < best->column)) *best = (draw){score, i};
+static void draw_offer(draw *best, float x, int64_t column, uint32_t word) {
+    const float score = x + kern_word_gumbel(word);
+    if (score > best->score || (score == best->score && column < best->column))
+        *best = (draw){score, column};
 }
 
 /* Argmax of x + noise, with the noise of those entries alone that may win: bounds first, logarithms
- * last. Rounding is monotonous, so a bound that stays below the best proves the entry does. */
+ * last. It begins with the largest entry, so that there is something to beat. */
 static void sample_row(const void *data, int64_t i_row) {
     const job *j = data;
     const float *x = x_row(j, i_row);
-    const int64_t n = j->x.n_columns;
+    const int64_t n = j->x.n_columns, base = j->base;
     const kern_key key = j->keys[i_row];
     float max;
     const int32_t fault = row_fault(j->f, x, n, &max);
@@ -212,27 +220,28 @@ static void sample_row(const void *data, int64_t i_row) {
         return;
     }
     const int64_t i_max = j->f->next_equal(x, 0, n, max);
-    draw best = {max + kern_gumbel(key, (uint32_t)i_max + (uint32_t)j->base), i_max};
-    for (int64_t i = 0; i < n;) {
-        const uint32_t v = (uint32_t)i + (uint32_t)j->base;
-        const int64_t end = i + 4 - (int64_t)(v % 4) < n ? i + 4 - (int64_t)(v % 4) : n;
-        float most = x[i];
-        for (int64_t c = i + 1; c < end; c++) most = x[c] > most ? x[c] : most;
-        if (most + MOST_NOISE >= best.score) {
-            uint32_t words[4];
-            draw_words(key, v / 4, words);
-            for (int64_t c = i; c < end; c++)
-                draw_offer(&best, x, c, words[((uint32_t)c + (uint32_t)j->base) % 4]);
+    draw best = {max + kern_gumbel(key, (uint32_t)(i_max + base)), i_max};
+    for (int64_t block = base / 32; block * 32 - base < n; block++) { /* ids 32 · block … */
+        const int64_t first = block * 32 - base;
+        const bool is_whole = first >= 0 && first + 32 <= n;
+        float part[32];
+        for (int i = 0; i < 32 && !is_whole; i++)
+            part[i] = first + i >= 0 && first + i < n ? x[first + i] : -INFINITY;
+        const float *from = is_whole ? x + first : part;
+        uint32_t words[32];
+        uint32_t may = j->f->contenders(key, (uint32_t)block, from, best.score, words);
+        for (; may; may &= may - 1) {
+            const int i = __builtin_ctz(may);
+            draw_offer(&best, from[i], first + i, words[i]);
         }
-        i = end;
     }
-    j->ids[i_row] = (int32_t)best.column + j->base;
+    j->ids[i_row] = (int32_t)(best.column + base);
 }
 
 /* ids[R,1] */
 int tensor_sample(kern_device *device, kern_tensor x, int32_t base, const kern_key *keys,
                   kern_tensor ids) {
     const job j = {.f = row_of(device), .x = x, .base = base, .keys = keys, .ids = host_i32(ids)};
-    row_each(device, x.n_rows, (double)x.n_columns * 3, sample_row, &j);
+    row_each(device, x.n_rows, (double)x.n_columns * 2, sample_row, &j);
     return KERN_OK;
 }

@@ -14,7 +14,8 @@ int tensor_mask(kern_device *device, kern_tensor x, const int64_t *first, const 
         n_most = first[r + 1] - first[r] > n_most ? first[r + 1] - first[r] : n_most;
     float *kept = NULL; /* out may be x: what stays is put aside */
     if (only && !(kept = kern_alloc_array((size_t)n_most, sizeof *kept)))
-        return host_fail(device, KERN_NO_MEMORY, "out of memory: a list of %lld ids", (long long)n_most);
+        return host_fail(device, KERN_NO_MEMORY, "out of memory: a list of %lld ids",
+                         (long long)n_most);
     for (int64_t r = 0; r < x.n_rows; r++) {
         const float *from = host_f32(x) + r * n;
         float *to = host_f32(out) + r * n;
@@ -34,7 +35,8 @@ int tensor_mask(kern_device *device, kern_tensor x, const int64_t *first, const 
 }
 
 /* out[R,n] = x[r, ids[1|R, n] − base], entries of 4 bytes */
-int tensor_gather(kern_device *device, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor out) {
+int tensor_gather(kern_device *device, kern_tensor x, kern_tensor ids, int32_t base,
+                  kern_tensor out) {
     (void)device;
     const int64_t n = out.n_columns;
     for (int64_t r = 0; r < out.n_rows; r++) {

@@ -32,7 +32,9 @@ typedef struct job {
     kern_tensor out;
 } job;
 
-static float *out_row(const job *j, int64_t i_row) { return host_f32(j->out) + i_row * j->out.n_columns; }
+static float *out_row(const job *j, int64_t i_row) {
+    return host_f32(j->out) + i_row * j->out.n_columns;
+}
 
 /* ---- one operand ---- */
 
@@ -65,9 +67,10 @@ static void unary_row(const void *data, int64_t i_row) {
 }
 
 /* out[R,C] = op(x[R,C]) */
-int tensor_unary(kern_device *device, kern_unary op, kern_tensor x, float a, float b, kern_tensor out) {
+int tensor_unary(kern_device *device, kern_unary op, kern_tensor x, float a, float b,
+                 kern_tensor out) {
     const job j = {row_of(device), op, operand_of(x, out), {0}, {0}, a, b, out};
-    row_each(device, out.n_rows, (double)out.n_columns * (op == KERN_LOG ? 5 : 0.5), unary_row, &j);
+    row_each(device, out.n_rows, (double)out.n_columns * (op == KERN_LOG ? 5 : 0.3), unary_row, &j);
     return KERN_OK;
 }
 
@@ -106,7 +109,7 @@ static void binary_row(const void *data, int64_t i_row) {
     switch ((kern_binary)j->kind) {
     case KERN_ADD: EACH(float, a + b); break;
     case KERN_SUB: EACH(float, a - b); break;
-    case KERN_MUL: EACH(float, a * b); break;
+    case KERN_MUL: EACH(float, a *b); break;
     case KERN_DIV: EACH(float, a / b); break;
     case KERN_POW: EACH(float, b == 2 ? a * a : powf(a, b)); break;
     case KERN_LT: EACH(float, (float)(a < b)); break;
@@ -118,9 +121,11 @@ static void binary_row(const void *data, int64_t i_row) {
 }
 
 /* out[R,C] = x[1|R, 1|C] op y[1|R, 1|C] */
-int tensor_binary(kern_device *device, kern_binary op, kern_tensor x, kern_tensor y, kern_tensor out) {
+int tensor_binary(kern_device *device, kern_binary op, kern_tensor x, kern_tensor y,
+                  kern_tensor out) {
     const job j = {row_of(device), op, operand_of(x, out), operand_of(y, out), {0}, 0, 0, out};
-    row_each(device, out.n_rows, (double)out.n_columns * (op == KERN_POW ? 20 : 0.5), binary_row, &j);
+    row_each(device, out.n_rows, (double)out.n_columns * (op == KERN_POW ? 20 : 0.3), binary_row,
+             &j);
     return KERN_OK;
 }
 
@@ -173,9 +178,16 @@ static void where_row(const void *data, int64_t i_row) {
 }
 
 /* out[R,C] = cond ≠ 0 ? x : y, all broadcast */
-int tensor_where(kern_device *device, kern_tensor x, kern_tensor cond, kern_tensor y, kern_tensor out) {
-    const job j = {row_of(device),        0, operand_of(x, out), operand_of(y, out),
-                   operand_of(cond, out), 0, 0,                  out};
-    row_each(device, out.n_rows, (double)out.n_columns, where_row, &j);
+int tensor_where(kern_device *device, kern_tensor x, kern_tensor cond, kern_tensor y,
+                 kern_tensor out) {
+    const job j = {row_of(device),
+                   0,
+                   operand_of(x, out),
+                   operand_of(y, out),
+                   operand_of(cond, out),
+                   0,
+                   0,
+                   out};
+    row_each(device, out.n_rows, (double)out.n_columns * 0.5, where_row, &j);
     return KERN_OK;
 }

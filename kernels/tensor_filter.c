@@ -1,6 +1,7 @@
-/* tensor_filter.c: filters: what they cut becomes −inf, and at least one entry of a row with a finite one
- * stays. Rows with a NaN, +inf or no finite entry pass unchanged, so that the choice reports them.
- * Selections need no sort: three histograms over the bits of the keys narrow the cut down. */
+/* tensor_filter.c: filters: what they cut becomes −inf, and at least one entry of a row with a
+ * finite one stays. Rows with a NaN, +inf or no finite entry pass unchanged, so that the choice
+ * reports them. Selections need no sort: three histograms over the bits of the keys narrow the cut
+ * down. */
 #include "tensor_ops.h"
 #include "tensor_row.h"
 
@@ -16,9 +17,15 @@ static job job_of(kern_device *device, kern_tensor x, kern_tensor parameter, ker
     return (job){row_of(device), x, parameter, key, out};
 }
 
-static const float *x_row(const job *j, int64_t i_row) { return host_f32(j->x) + i_row * j->x.n_columns; }
-static float *out_row(const job *j, int64_t i_row) { return host_f32(j->out) + i_row * j->out.n_columns; }
-static int64_t parameter_row(const job *j, int64_t i_row) { return j->parameter.n_rows == 1 ? 0 : i_row; }
+static const float *x_row(const job *j, int64_t i_row) {
+    return host_f32(j->x) + i_row * j->x.n_columns;
+}
+static float *out_row(const job *j, int64_t i_row) {
+    return host_f32(j->out) + i_row * j->out.n_columns;
+}
+static int64_t parameter_row(const job *j, int64_t i_row) {
+    return j->parameter.n_rows == 1 ? 0 : i_row;
+}
 
 static void copy_row(const job *j, int64_t i_row) {
     const float *x = x_row(j, i_row);
@@ -38,8 +45,8 @@ static void select_open(const job *j, int64_t i_row, row_select *s) {
     s->key = host_f32(j->key) + (j->key.n_rows == 1 ? 0 : i_row * j->key.n_columns);
 }
 
-/* The first bin with which there are `count` entries (and, if weighted, that mass); else the last that
- * is not empty. -1: all are empty. What lies before it is added to *count and *mass. */
+/* The first bin with which there are `count` entries (and, if weighted, that mass); else the last
+ * that is not empty. -1: all are empty. What lies before it is added to *count and *mass. */
 static int find_bin(const row_select *s, int64_t need_count, double need_mass, int64_t *count,
                     double *mass) {
     int last = -1;
@@ -61,7 +68,8 @@ static int find_bin(const row_select *s, int64_t need_count, double need_mass, i
     return last;
 }
 
-/* The key at which the selection ends, from the first tally on: three steps of 11, 11 and 10 bits. */
+/* The key at which the selection ends, from the first tally on: three steps of 11, 11 and 10 bits.
+ */
 static uint32_t narrow(const row_functions *f, row_select *s, int64_t need_count, double need_mass,
                        int64_t *count, double *mass) {
     static const int next_shift[] = {10, 0};
@@ -85,6 +93,45 @@ static int64_t count_all(const row_select *s) {
 
 /* ---- the first k ---- */
 
+#define FEW 128
+
+/* The k-th largest entry for small k, and how many are larger: a heap of the k best, its root the
+ * least. */
+static float kth_largest(const row_functions *f, const float *x, int64_t n, int64_t k,
+                         int64_t *n_larger) {
+    float heap[FEW];
+    int64_t i = 0;
+    for (; i < k; i++) { /* sifts up */
+        int64_t at = i;
+        for (; at > 0 && heap[(at - 1) / 2] > x[i]; at = (at - 1) / 2)
+            heap[at] = heap[(at - 1) / 2];
+        heap[at] = x[i];
+    }
+    for (; (i = f->next_above(x, i, n, heap[0])) < n; i++) {
+        int64_t at = 0, child;
+        while ((child = 2 * at + 1) < k) {
+            if (child + 1 < k && heap[child + 1] < heap[child]) child++;
+            if (heap[child] >= x[i]) break;
+            heap[at] = heap[child];
+            at = child;
+        }
+        heap[at] = x[i];
+    }
+    *n_larger = 0;
+    for (int64_t at = 0; at < k; at++) *n_larger += heap[at] > heap[0];
+    return heap[0];
+}
+
+/* k < n_columns, keys are −x */
+static void keep_few(const job *j, int64_t i_row, const row_select *s, int64_t k) {
+    int64_t n_larger;
+    const float least = kth_largest(j->f, s->x, s->n_columns, k, &n_larger);
+    if (least == -INFINITY)
+        copy_row(j, i_row);
+    else
+        j->f->keep(s, row_key(-least), k - n_larger, out_row(j, i_row));
+}
+
 static void threshold_k_row(const void *data, int64_t i_row) {
     const job *j = data;
     const int64_t k_given = host_i32(j->parameter)[parameter_row(j, i_row)];
@@ -93,6 +140,10 @@ static void threshold_k_row(const void *data, int64_t i_row) {
     select_open(j, i_row, &s);
     if (k >= s.n_columns || row_fault(j->f, s.x, s.n_columns, &s.max)) {
         copy_row(j, i_row);
+        return;
+    }
+    if (!s.key && k <= FEW) {
+        keep_few(j, i_row, &s, k);
         return;
     }
     j->f->tally(&s);
@@ -111,21 +162,21 @@ static void threshold_k_row(const void *data, int64_t i_row) {
 int tensor_threshold_k(kern_device *device, kern_tensor x, kern_tensor k_i32, kern_tensor key,
                        kern_tensor out) {
     const job j = job_of(device, x, k_i32, key, out);
-    row_each(device, x.n_rows, (double)x.n_columns * 2, threshold_k_row, &j);
+    row_each(device, x.n_rows, (double)x.n_columns * 0.7, threshold_k_row, &j);
     return KERN_OK;
 }
 
 /* ---- the smallest mass ≥ p ---- */
 
-/* p in f32 and probabilities of rounded logits miss an exact tie by some ulp: a mass this close to p
- * counts as p, relative to p. */
+/* p in f32 and probabilities of rounded logits miss an exact tie by some ulp: a mass this close to
+ * p counts as p, relative to p. */
 #define TOLERANCE 5e-7
 
-/* Tallies the weights. With the default key the entries near the maximum nearly always suffice: look
- * there first. Any prefix of the order that reaches `need` gives the same cut. */
+/* Tallies the weights. With the default key the entries near the maximum nearly always suffice:
+ * look there first. Any prefix of the order that reaches `need` gives the same cut. */
 static void tally_mass(const row_functions *f, row_select *s, double need) {
-    static const float depths[] = {4, 16};
-    for (int i = 0; i < 2 && !s->key; i++) {
+    static const float depths[] = {4, 8, 16};
+    for (int i = 0; i < 3 && !s->key; i++) {
         s->hi = row_key(-(s->max - depths[i]));
         f->tally(s);
         double mass = 0;
@@ -191,7 +242,7 @@ static void min_p_row(const void *data, int64_t i_row) {
 /* Keeps x ≥ max + ln p, that is, p(x) ≥ p · max p. */
 int tensor_min_p(kern_device *device, kern_tensor x, kern_tensor p, kern_tensor out) {
     const job j = job_of(device, x, p, (kern_tensor){0}, out);
-    row_each(device, x.n_rows, (double)x.n_columns, min_p_row, &j);
+    row_each(device, x.n_rows, (double)x.n_columns * 0.3, min_p_row, &j);
     return KERN_OK;
 }
 
@@ -207,6 +258,6 @@ static void cut_below_row(const void *data, int64_t i_row) {
 
 int tensor_cut_below(kern_device *device, kern_tensor x, kern_tensor least, kern_tensor out) {
     const job j = job_of(device, x, least, (kern_tensor){0}, out);
-    row_each(device, x.n_rows, (double)x.n_columns, cut_below_row, &j);
+    row_each(device, x.n_rows, (double)x.n_columns * 0.3, cut_below_row, &j);
     return KERN_OK;
 }

@@ -1,4 +1,5 @@
-/* tensor_matrix.c: products, transposition, rows. Results never overlap the inputs, but for normalize. */
+/* tensor_matrix.c: products, transposition, rows. Results never overlap the inputs, but for
+ * normalize. */
 #include "tensor_ops.h"
 #include "tensor_row.h"
 

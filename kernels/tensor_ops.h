@@ -1,7 +1,7 @@
-/* tensor_ops.h: the tensor operations of the backends whose memory is the host's. Signatures and meaning
- * are those of the table in kern.h. Every one works row by row in a fixed order (fixed chunks of columns,
- * eight partial sums), so that a row's results depend neither on the other rows, nor on the number of
- * threads, nor on the instruction tier. */
+/* tensor_ops.h: the tensor operations of the backends whose memory is the host's. Signatures and
+ * meaning are those of the table in kern.h. Every one works row by row in a fixed order (fixed
+ * chunks of columns, eight partial sums), so that a row's results depend neither on the other rows,
+ * nor on the number of threads, nor on the instruction tier. */
 #ifndef KERN_TENSOR_OPS_H
 #define KERN_TENSOR_OPS_H
 
@@ -19,25 +19,32 @@ int tensor_sort(kern_device *, kern_tensor x, kern_tensor out);
 int tensor_cumsum(kern_device *, kern_tensor x, kern_tensor out);
 
 int tensor_argmax(kern_device *, kern_tensor x, int32_t base, kern_tensor ids);
-int tensor_topk(kern_device *, kern_tensor x, int64_t k, int32_t base, kern_tensor scores, kern_tensor ids);
+int tensor_topk(kern_device *, kern_tensor x, int64_t k, int32_t base, kern_tensor scores,
+                kern_tensor ids);
 int tensor_topk_joint(kern_device *, kern_tensor x, int64_t k, int64_t groups, int32_t base,
                       kern_tensor scores, kern_tensor ids, kern_tensor rows);
-int tensor_gumbel(kern_device *, kern_tensor x, int32_t base, const kern_key *keys, kern_tensor out);
-int tensor_sample(kern_device *, kern_tensor x, int32_t base, const kern_key *keys, kern_tensor ids);
+int tensor_gumbel(kern_device *, kern_tensor x, int32_t base, const kern_key *keys,
+                  kern_tensor out);
+int tensor_sample(kern_device *, kern_tensor x, int32_t base, const kern_key *keys,
+                  kern_tensor ids);
 
-int tensor_threshold_k(kern_device *, kern_tensor x, kern_tensor k_i32, kern_tensor key, kern_tensor out);
-int tensor_threshold_mass(kern_device *, kern_tensor x, kern_tensor p, kern_tensor key, kern_tensor out);
+int tensor_threshold_k(kern_device *, kern_tensor x, kern_tensor k_i32, kern_tensor key,
+                       kern_tensor out);
+int tensor_threshold_mass(kern_device *, kern_tensor x, kern_tensor p, kern_tensor key,
+                          kern_tensor out);
 int tensor_min_p(kern_device *, kern_tensor x, kern_tensor p, kern_tensor out);
 int tensor_cut_below(kern_device *, kern_tensor x, kern_tensor least, kern_tensor out);
-int tensor_mask(kern_device *, kern_tensor x, const int64_t *first, const int32_t *columns, int only,
-                kern_tensor out);
+int tensor_mask(kern_device *, kern_tensor x, const int64_t *first, const int32_t *columns,
+                int only, kern_tensor out);
 int tensor_gather(kern_device *, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor out);
-int tensor_scatter(kern_device *, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor v, int add);
+int tensor_scatter(kern_device *, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor v,
+                   int add);
 
 int tensor_matmul(kern_device *, kern_tensor a, kern_tensor b, kern_tensor out);
 int tensor_transpose(kern_device *, kern_tensor x, kern_tensor out);
 int tensor_normalize(kern_device *, kern_tensor x, kern_tensor out);
 int tensor_rows(kern_device *, kern_tensor x, const int64_t *rows, kern_tensor out);
-int tensor_columns(kern_device *, kern_tensor x, int64_t from, int64_t count, kern_tensor out, int64_t to);
+int tensor_columns(kern_device *, kern_tensor x, int64_t from, int64_t count, kern_tensor out,
+                   int64_t to);
 
 #endif

@@ -11,8 +11,12 @@ typedef struct job {
     kern_tensor x, out;
 } job;
 
-static const float *x_row(const job *j, int64_t i_row) { return host_f32(j->x) + i_row * j->x.n_columns; }
-static float *out_row(const job *j, int64_t i_row) { return host_f32(j->out) + i_row * j->out.n_columns; }
+static const float *x_row(const job *j, int64_t i_row) {
+    return host_f32(j->x) + i_row * j->x.n_columns;
+}
+static float *out_row(const job *j, int64_t i_row) {
+    return host_f32(j->out) + i_row * j->out.n_columns;
+}
 
 static void fill(float *out, int64_t n, float value) {
     for (int64_t i = 0; i < n; i++) out[i] = value;
@@ -165,7 +169,8 @@ int tensor_sort(kern_device *device, kern_tensor x, kern_tensor out) {
     const bool is_small = n <= 64;
     uint32_t *keys = kern_alloc_array((size_t)n, 2 * sizeof *keys);
     if (!keys)
-        return host_fail(device, KERN_NO_MEMORY, "out of memory: %lld columns to sort", (long long)n);
+        return host_fail(device, KERN_NO_MEMORY, "out of memory: %lld columns to sort",
+                         (long long)n);
     for (int64_t i_row = 0; i_row < x.n_rows; i_row++) {
         const float *from = host_f32(x) + i_row * n;
         float *to = host_f32(out) + i_row * n;

@@ -1,19 +1,21 @@
-/* tensor_row.h: loops over one row, for the tensor_*.c files only. They exist twice, compiled for any
- * machine and for AVX2 (tensor_rows.inc); both give the same bits. V: columns of a row. */
+/* tensor_row.h: loops over one row, for the tensor_*.c files only. They exist twice, compiled for
+ * any machine and for AVX2 (tensor_rows.inc); both give the same bits. V: columns of a row. */
 #ifndef KERN_TENSOR_ROW_H
 #define KERN_TENSOR_ROW_H
 
 #include "host.h"
+#include "noise.h"
 #include <math.h>
 
 #define ROW_BINS 2048
 
-/* A selection in a row: entries in ascending order of `key` (NULL: −x), lower columns first among equals;
- * −inf entries of x are not in it. Keys are compared as 32-bit numbers of the same order. */
+/* A selection in a row: entries in ascending order of `key` (NULL: −x), lower columns first among
+ * equals; −inf entries of x are not in it. Keys are compared as 32-bit numbers of the same order.
+ */
 typedef struct row_select {
     const float *x, *key;
     int64_t n_columns;
-    float max;       /* largest x, for the weights exp(x − max) */
+    float max; /* largest x, for the weights exp(x − max) */
     bool is_weighted;
     uint32_t lo, hi; /* keys in lo … hi are counted, by bin (key − lo) >> shift */
     int shift;
@@ -44,8 +46,12 @@ typedef struct row_functions {
     void (*tally)(row_select *);
     /* How many entries of key `at` it takes, lower columns first, to bring `mass` to `need`. */
     int64_t (*tally_equal)(const row_select *, uint32_t at, double mass, double need);
-    /* Keeps the keys below `at` and the first n_equal of those equal to it; the rest becomes −inf. */
+    /* Keeps the keys below `at` and the first n_equal of those equal to it; the rest becomes −inf.
+     */
     void (*keep)(const row_select *, uint32_t at, int64_t n_equal, float *out);
+    /* The words of ids 32·i … 32·i + 31, and a bit for each x[32] that, its noise added, may reach
+     * `best`. −inf never does. */
+    uint32_t (*contenders)(kern_key, uint32_t i, const float *x, float best, uint32_t words[32]);
     /* out[m] = a[k] · b[k,m] */
     void (*multiply)(const float *a, int64_t k, const float *b, int64_t m, float *out);
 } row_functions;
@@ -82,8 +88,8 @@ static inline int32_t row_fault(const row_functions *f, const float *x, int64_t 
     return *max == -INFINITY ? KERN_ID_NO_FINITE : 0;
 }
 
-/* Calls unit(job, i) for i = 0 … n_units-1, on all threads if that takes longer than waking them; unit_ns
- * is about what one takes. */
+/* Calls unit(job, i) for i = 0 … n_units-1, on all threads if that takes longer than waking them;
+ * unit_ns is about what one takes. */
 typedef void row_unit(const void *job, int64_t i);
 void row_each(kern_device *, int64_t n_units, double unit_ns, row_unit *, const void *job);
 

@@ -136,6 +136,7 @@ int bind_device_stats(lua_State *L) {
         all.bytes_up += one.bytes_up;
         all.bytes_down += one.bytes_down;
         all.forward_rows += one.forward_rows;
+        all.passes += one.passes;
         all.prefix_tokens += one.prefix_tokens;
         all.pages_used += one.pages_used;
         all.tensor_bytes += one.tensor_bytes;
@@ -148,6 +149,7 @@ int bind_device_stats(lua_State *L) {
     set_integer(L, "bytes_up", all.bytes_up);
     set_integer(L, "bytes_down", all.bytes_down);
     set_integer(L, "forward_rows", all.forward_rows);
+    set_integer(L, "passes", all.passes);
     set_integer(L, "prefix_tokens", all.prefix_tokens);
     set_integer(L, "pages_used", (uint64_t)all.pages_used);
     set_integer(L, "tensor_bytes", all.tensor_bytes);

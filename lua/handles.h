@@ -65,8 +65,8 @@ lua_Integer bind_check_range(lua_State *L, int arg, const char *name, lua_Intege
                              lua_Integer most);
 double bind_check_number(lua_State *L, int arg, const char *name);
 const char *bind_check_string(lua_State *L, int arg, const char *name, size_t *n);
-const char *bind_check_path(lua_State *L, int arg,
-                            const char *name); /* a string without zero bytes */
+/* A string without zero bytes. */
+const char *bind_check_path(lua_State *L, int arg, const char *name);
 bool bind_check_boolean(lua_State *L, int arg, const char *name);
 void bind_check_table(lua_State *L, int arg, const char *name);
 /* The options table at arg (or nothing) has no key outside `known` (ends with NULL). */
@@ -130,8 +130,8 @@ void bind_model_add_forward(lua_State *L); /* forward.c: adds methods to the tab
 int bind_metadata_new(lua_State *L, int model);
 void bind_metadata_register(lua_State *L);
 
-cache_handle *bind_cache_new(lua_State *L,
-                             int model); /* pushes a closed handle; index of its model */
+/* Pushes a closed handle; model: index of its model. */
+cache_handle *bind_cache_new(lua_State *L, int model);
 cache_handle *bind_cache_check(lua_State *L, int arg, const char *name);
 llm_cache *bind_cache_live(lua_State *L, const cache_handle *h);
 /* Pushes a table of the handles in the list at arg, each open and named once; returns how many. */

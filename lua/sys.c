@@ -57,7 +57,7 @@ static void bar_clear(sys_host *host) {
 void sys_progress(void *data, const char *what, int64_t done, int64_t total) {
     sys_host *host = data;
     double now = sys_clock();
-    if (done >= total && total > 1 && host->prefill_end == 0 && strcmp(what, "prefill") == 0) {
+    if (done >= total && host->prefill_end == 0 && strcmp(what, "prefill") == 0) {
         host->prefill_end = now;
         host->prefill_tokens = total;
     }
@@ -120,6 +120,14 @@ static int f_guard(lua_State *L) {
 static int f_unguard(lua_State *L) {
     lua_State *co = lua_isthread(L, 1) ? lua_tothread(L, 1) : L;
     lua_sethook(co, NULL, 0, 0);
+    return 0;
+}
+
+/* scope(table or nil): caches made from now on are keys of the table, so that the host can close
+ * those that a job leaves behind. The binding looks at the registry's "llm.scope". */
+static int f_scope(lua_State *L) {
+    lua_settop(L, 1);
+    lua_setfield(L, LUA_REGISTRYINDEX, "llm.scope");
     return 0;
 }
 
@@ -255,6 +263,7 @@ static const luaL_Reg functions[] = {
     {"prefill", f_prefill},
     {"guard", f_guard},
     {"unguard", f_unguard},
+    {"scope", f_scope},
     {"interrupted", f_interrupted},
     {"clear_interrupt", f_clear_interrupt},
     {"isatty", f_isatty},

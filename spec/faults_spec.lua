@@ -1,10 +1,10 @@
--- Every allocation of the engine made to fail once, in turn. Runs in the build with LLMLUA_FAULTS; the
--- sanitizers of that build watch for leaks.
+-- Every allocation of the engine made to fail once, in turn. Runs in the build with LLMLUA_FAULTS;
+-- the sanitizers of that build watch for leaks.
 local h = require "spec.helper"
 local llm = require "llm"
 
-local ids = {8, 195, 107, 201, 307, 11, 99, 241, 53, 265, 123, 299, 70, 82, 294, 118, 243, 90, 261, 53, 17, 4, 200, 180,
-  77, 13, 250, 66, 31, 9, 140, 2, 55, 88, 19}
+local ids = {8, 195, 107, 201, 307, 11, 99, 241, 53, 265, 123, 299, 70, 82, 294, 118, 243, 90, 261,
+  53, 17, 4, 200, 180, 77, 13, 250, 66, 31, 9, 140, 2, 55, 88, 19}
 
 -- Calls body with the n-th allocation failing, for n = 1, 2 … until a call goes through untouched.
 -- Returns how many calls failed.
@@ -19,7 +19,8 @@ local function each_failure(body)
     llm.fault(0)
     if not ok then
       failures = failures + 1
-      assert(type(err) ~= "string" and (err.kind == "out_of_memory"), "failure " .. n .. ": " .. tostring(err))
+      assert(type(err) ~= "string" and err.kind == "out_of_memory",
+        "failure " .. n .. ": " .. tostring(err))
     end
     if ok and llm.allocations() - before < n then return failures end
     assert(n < 20000, "never got through")
@@ -36,7 +37,8 @@ describe("an allocation that fails", function()
     it("while loading " .. name .. " gives nil and a message", function()
       local failures = 0
       each_failure(function()
-        local model, message = llm.load(h.data .. "models/" .. name .. ".gguf", {device = "cpu", threads = 1, pages = 4})
+        local path = h.data .. "models/" .. name .. ".gguf"
+        local model, message = llm.load(path, {device = "cpu", threads = 1, pages = 4})
         if model then
           model:close()
         else
@@ -49,10 +51,11 @@ describe("an allocation that fails", function()
   end
 
   for _, device in ipairs {"ref", "cpu"} do
-    it("in forward, fork, score and choices on " .. device .. " raises out_of_memory and leaves the handles", function()
+    it("in forward, fork, score and choices on " .. device .. " leaves the handles", function()
       local model <close> = h.tiny("llama-q4_1", {device = device, pages = 8})
       local kv <close> = model:cache()
       model:forward(kv, ids)
+      collectgarbage()
       local pages = llm.stats().pages_used
       local expected = model:forward(kv:fork(), 5):tolist()
       collectgarbage()

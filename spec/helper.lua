@@ -74,7 +74,7 @@ end
 
 local function stress(value)
   local mt = debug.getmetatable(value)
-  local methods = type(mt) == "table" and rawget(mt, "__methods") or type(mt) == "table" and mt.__index
+  local methods = type(mt) == "table" and (rawget(mt, "__methods") or mt.__index)
   if type(methods) ~= "table" or rawget(methods, "stressed") then return end
   for name, f in pairs(methods) do
     if type(f) == "function" then methods[name] = collecting(f) end
@@ -106,8 +106,8 @@ end
 function M.builtin(opts)
   local options = {threads = 1}
   for key, value in pairs(opts or {}) do options[key] = value end
-  if llm.builtin == false then return assert(M.load("models/builtin.gguf", options)) end
-  return assert(M.load(nil, options))
+  -- llm.so carries none
+  return M.load(nil, options) or assert(M.load("models/builtin.gguf", options))
 end
 
 -- A real model fetched by scripts/fetch_models.sh, or nil: then the spec is pending.
@@ -119,6 +119,14 @@ function M.real_path(name)
   local home = os.getenv "XDG_CACHE_HOME" or (os.getenv "HOME" or "") .. "/.cache"
   local path = (os.getenv "LLMLUA_MODELS" or home .. "/llmlua/models") .. "/" .. real[name]
   return M.exists(path) and path or nil
+end
+
+-- The `it` of specs that need a real model: pending without it.
+function M.with(path, it, pending)
+  return function(sentence, body)
+    if path then return it(sentence, body) end
+    pending(sentence .. " (the model could not be fetched)")
+  end
 end
 
 -- Runs the program; returns stdout, stderr, exit code. `input` is stdin (nil: /dev/null).

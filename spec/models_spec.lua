@@ -11,7 +11,8 @@ local function check(name, model, tolerance)
       worst = math.max(worst, h.difference(rows[row], case.logits[i]))
       most = math.max(most, h.largest(case.logits[i]))
     end
-    assert(worst <= tolerance * most, ("largest difference %g of logits up to %g"):format(worst, most))
+    local figures = ("largest difference %g of logits up to %g"):format(worst, most)
+    assert(worst <= tolerance * most, figures)
     if first and case.greedy_margin > 2 * worst then
       assert.same(case.greedy, h.greedy(model, case.ids, #case.greedy))
     end
@@ -21,8 +22,9 @@ end
 
 -- name, and what the issue's device f32 tolerance is relative to
 local files = {
-  "llama-f32", "llama-f16", "llama-bf16", "llama-q8_0", "llama-q4_0", "llama-q4_1", "llama-q5_0", "llama-q5_1",
-  "llama-iq4_nl", "qwen2-f32", "qwen3-f32", "qwen3-f16", "qwen3-bf16", "qwen3-q8_0", "qwen3-q4_0", "gemma3-f32",
+  "llama-f32", "llama-f16", "llama-bf16", "llama-q8_0", "llama-q4_0", "llama-q4_1", "llama-q5_0",
+  "llama-q5_1", "llama-iq4_nl", "qwen2-f32", "qwen3-f32", "qwen3-f16", "qwen3-bf16", "qwen3-q8_0",
+  "qwen3-q4_0", "gemma3-f32",
   "gpt2-f32", "llama256-q2_k", "llama256-q3_k", "llama256-q4_k", "llama256-q4_k_m", "llama256-q5_k",
   "llama256-q6_k", "qwen3_256-q4_k_m", "qwen3_256-q6_k",
 }
@@ -37,7 +39,8 @@ describe("on the reference device", function()
 end)
 
 describe("on the cpu device", function()
-  for _, name in ipairs {"llama-f32", "llama-f16", "qwen2-f32", "qwen3-f32", "gemma3-f32", "gpt2-f32"} do
+  local float = {"llama-f32", "llama-f16", "qwen2-f32", "qwen3-f32", "gemma3-f32", "gpt2-f32"}
+  for _, name in ipairs(float) do
     it(name .. " with an f32 cache gives the golden logits and greedy ids", function()
       local model <close> = h.tiny(name, {device = "cpu", kv = "f32"})
       check(name, model, 1e-4)
@@ -48,8 +51,8 @@ describe("on the cpu device", function()
     end)
   end
 
-  -- Activations in 8 bits: the tiny models' random weights exaggerate what that costs; llama.cpp's own
-  -- largest differences here are up to 0.44 of logits up to 13.
+  -- Activations in 8 bits: the tiny models' random weights exaggerate what that costs; llama.cpp's
+  -- own largest differences here are up to 0.44 of logits up to 13.
   for _, name in ipairs(files) do
     if name:find "q[0-9_]+" or name:find "iq4" then
       it(name .. " with 8-bit activations stays near the golden logits", function()
@@ -61,8 +64,9 @@ describe("on the cpu device", function()
 end)
 
 describe("tokenizers of the tiny models", function()
-  for name, file in pairs {llama = "llama-f16", gemma3 = "gemma3-f32", gpt2 = "gpt2-f32", qwen2 = "qwen2-f32",
-                           qwen3 = "qwen3-f16", llama256 = "llama256-q4_k", qwen3_256 = "qwen3_256-q6_k"} do
+  local of = {llama = "llama-f16", gemma3 = "gemma3-f32", gpt2 = "gpt2-f32", qwen2 = "qwen2-f32",
+    qwen3 = "qwen3-f16", llama256 = "llama256-q4_k", qwen3_256 = "qwen3_256-q6_k"}
+  for name, file in pairs(of) do
     it(name .. " encodes as the reference", function()
       local model <close> = h.tiny(file)
       for case in h.lines("models/" .. name .. "-tokens.jsonl") do

@@ -2,8 +2,8 @@
 local h = require "spec.helper"
 local llm = require "llm"
 
-local text = {8, 195, 107, 201, 307, 11, 99, 241, 53, 265, 123, 299, 70, 82, 294, 118, 243, 90, 261, 53, 17, 4, 200,
-  180, 77, 13, 250, 66, 31, 9, 140, 2, 55, 88, 19, 233, 174, 5, 61, 302, 33, 44}
+local text = {8, 195, 107, 201, 307, 11, 99, 241, 53, 265, 123, 299, 70, 82, 294, 118, 243, 90, 261,
+  53, 17, 4, 200, 180, 77, 13, 250, 66, 31, 9, 140, 2, 55, 88, 19, 233, 174, 5, 61, 302, 33, 44}
 
 local function rows(model, kv, ids, opts) return model:forward(kv, ids, opts):lists() end
 
@@ -19,7 +19,9 @@ end
 local function models()
   local list = {}
   for _, device in ipairs {"ref", "cpu"} do
-    for _, name in ipairs {"llama-f32", "llama-q4_1", "llama-q8_0", "llama256-q4_k_m", "gemma3-f32", "qwen3-f16", "gpt2-f32"} do
+    local names = {"llama-f32", "llama-q4_1", "llama-q8_0", "llama256-q4_k_m", "gemma3-f32",
+      "qwen3-f16", "gpt2-f32"}
+    for _, name in ipairs(names) do
       list[#list + 1] = {name .. " on " .. device, name, device}
     end
   end
@@ -126,7 +128,8 @@ for _, entry in ipairs(models()) do
 
     it("hidden rows through the head are the logits", function()
       local kv <close> = model:cache()
-      local logits, hidden = model:forward(kv, slice(text, 1, 9), {rows = "all", hidden = {0, 1, model.n_layers}})
+      local opts = {rows = "all", hidden = {0, 1, model.n_layers}}
+      local logits, hidden = model:forward(kv, slice(text, 1, 9), opts)
       assert.same(logits:lists(), model:logits(hidden[model.n_layers]):lists())
       assert.equal(9, hidden[0].n_rows)
       assert.equal(model.width, hidden[1].n_columns)

@@ -1,5 +1,5 @@
--- Golden values of the real models (scripts/fetch_models.sh): tokenizer, logits, generations. On the
--- reference device in f32; the long ones take minutes.
+-- Golden values of the real models (scripts/fetch_models.sh): tokenizer and logits, on the
+-- reference device in f32.
 local h = require "spec.helper"
 
 local function hex(bytes)
@@ -9,9 +9,7 @@ end
 for name in pairs {smollm2 = true, gemma3 = true} do
   describe(name, function()
     local path, model = h.real_path(name), nil
-    local function with(sentence, body)
-      if path then it(sentence, body) else pending(sentence .. " (the model could not be fetched)") end
-    end
+    local with = h.with(path, it, pending)
     setup(function() model = path and assert(h.load(path, {device = "ref"})) end)
     teardown(function() if model then model:close() end end)
 
@@ -23,7 +21,8 @@ for name in pairs {smollm2 = true, gemma3 = true} do
 
     with("decodes as the reference", function()
       for case in h.lines("reference/tokenizer/" .. name .. "_decode.jsonl") do
-        assert.equal(case.text_bytes_hex, hex(model:decode(case.ids, {render_special = case.render_special})))
+        local bytes = model:decode(case.ids, {render_special = case.render_special})
+        assert.equal(case.text_bytes_hex, hex(bytes))
       end
     end)
 
@@ -39,7 +38,8 @@ for name in pairs {smollm2 = true, gemma3 = true} do
         end
         local mean = 0
         for i, value in ipairs(case.nll) do
-          assert(math.abs(value + nll[i]) <= 5e-4, ("nll %d: %g, expected %g"):format(i, -nll[i], value))
+          local figures = ("nll %d: %g, expected %g"):format(i, -nll[i], value)
+          assert(math.abs(value + nll[i]) <= 5e-4, figures)
           mean = mean - nll[i] / #case.nll
         end
         if case.mean_nll then assert(math.abs(mean - case.mean_nll) <= 5e-5) end

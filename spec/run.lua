@@ -1,5 +1,5 @@
--- Runs busted inside this program: `llmlua spec/run.lua [SPEC.lua …] [busted options]`, from the root of
--- the repository. Without a file: every spec/*_spec.lua.
+-- Runs busted inside this program: `llmlua spec/run.lua [SPEC.lua …] [busted options]`, from the
+-- root of the repository. Without a file: every spec/*_spec.lua.
 package.path = "./?.lua;./lua/?.lua;" .. package.path
 local named = false
 for _, value in ipairs(arg) do

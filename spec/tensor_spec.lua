@@ -365,6 +365,18 @@ describe("memory of Tensors", function()
     assert(llm.stats().tensor_bytes < 2000 * 40000, llm.stats().tensor_bytes)
   end)
 
+  it("that ran out is tried once more after a collection", function()
+    if not llm.fault then return pending "needs a build with LLMLUA_FAULTS" end
+    local t = llm.tensor {{1, 2, 3}}
+    llm.fault(1)
+    local ok, err = pcall(t.add, t, 1)
+    assert.is_false(ok)
+    assert.equal("out_of_memory", err.kind)
+    llm.fault(1, true)
+    assert.same({2, 3, 4}, t:add(1):tolist())
+    llm.fault(0)
+  end)
+
   it("is safe when a finalizer of the script closes an operand", function()
     for _ = 1, 50 do
       local x, y = llm.tensor {{1, 2, 3}}, llm.tensor {{4, 5, 6}}

@@ -1,6 +1,6 @@
-/* attend.c: who attends to what, and who computes it. Scores and sums are made in chunks of CPU_CHUNK
- * absolute positions and folded in the order of the chunks, so the result of a row is the same however the
- * chunks are spread. The arithmetic is the tier's (row_ops.h). */
+/* attend.c: who attends to what, and who computes it. Scores and sums are made in chunks of
+ * CPU_CHUNK absolute positions and folded in the order of the chunks, so the result of a row is the
+ * same however the chunks are spread. The arithmetic is the tier's (row_ops.h). */
 #include "cpu.h"
 
 /* What the query of row t sees: positions *first … *end - 1. All of visibility is here. */
@@ -11,13 +11,15 @@ static void visible(const cpu_run *r, const plan_op *op, int32_t t, int32_t *fir
 }
 
 typedef struct attend_shape {
-    int32_t group, n_slices; /* query heads of a KV head, and how many times CPU_QUERIES they take */
+    int32_t group,
+        n_slices; /* query heads of a KV head, and how many times CPU_QUERIES they take */
     int32_t dim_k, dim_v;
-    int64_t n_partial;       /* floats */
+    int64_t n_partial; /* floats */
 } attend_shape;
 
 static attend_shape shape_of(const plan_op *op) {
-    attend_shape s = {.group = op->n_heads / op->n_heads_kv, .dim_k = op->head_dim, .dim_v = op->head_dim_v};
+    attend_shape s = {
+        .group = op->n_heads / op->n_heads_kv, .dim_k = op->head_dim, .dim_v = op->head_dim_v};
     s.n_slices = (s.group + CPU_QUERIES - 1) / CPU_QUERIES;
     s.n_partial = cpu_partial_floats(s.dim_v);
     return s;
@@ -28,8 +30,9 @@ static unsigned char *thread_memory(cpu_run *r, int i_thread) {
 }
 
 /* Query i of a chunk is row first_row + i / heads, head first_head + i % heads. */
-static void chunk_begin(cpu_run *r, const plan_op *op, cpu_chunk *c, int32_t i_sequence, int32_t i_head,
-                        int32_t first_row, int32_t n_rows, int32_t first_head, int32_t heads) {
+static void chunk_begin(cpu_run *r, const plan_op *op, cpu_chunk *c, int32_t i_sequence,
+                        int32_t i_head, int32_t first_row, int32_t n_rows, int32_t first_head,
+                        int32_t heads) {
     c->kv = r->work->pages;
     c->pages = r->batch->sequences[i_sequence].pages;
     c->i_layer = op->layer - 1;
@@ -48,8 +51,8 @@ static float *output_of(cpu_run *r, const plan_op *op, int32_t t, int32_t head) 
 }
 
 /* All chunks of a tile of rows for one KV head, folded as they come. */
-static void attend_tile(cpu_run *r, const plan_op *op, const cpu_tile *tile, int32_t i_head, int32_t i_slice,
-                        int i_thread) {
+static void attend_tile(cpu_run *r, const plan_op *op, const cpu_tile *tile, int32_t i_head,
+                        int32_t i_slice, int i_thread) {
     attend_shape s = shape_of(op);
     int32_t heads = s.group - i_slice * CPU_QUERIES;
     if (heads > CPU_QUERIES) heads = CPU_QUERIES;
@@ -58,7 +61,8 @@ static void attend_tile(cpu_run *r, const plan_op *op, const cpu_tile *tile, int
     float *states = (float *)(void *)(memory + cpu_attend_bytes(s.dim_k, s.dim_v));
     float *partials = states + CPU_QUERIES * s.n_partial;
     cpu_chunk all, c;
-    chunk_begin(r, op, &all, tile->i_sequence, i_head, tile->first_row, tile->n_rows, first_head, heads);
+    chunk_begin(r, op, &all, tile->i_sequence, i_head, tile->first_row, tile->n_rows, first_head,
+                heads);
     int32_t low = all.query[0].first, high = all.query[all.n_queries - 1].end;
     c = all;
     for (int32_t start = low / CPU_CHUNK * CPU_CHUNK; start < high; start += CPU_CHUNK) {
@@ -77,35 +81,40 @@ static void attend_tile(cpu_run *r, const plan_op *op, const cpu_tile *tile, int
                                  c.query[i].first / CPU_CHUNK * CPU_CHUNK == start);
     }
     for (int32_t i = 0; i < all.n_queries; i++)
-        r->tier->attend_finish(states + i * s.n_partial, s.dim_v,
-                               output_of(r, op, tile->first_row + i / heads, first_head + i % heads));
+        r->tier->attend_finish(
+            states + i * s.n_partial, s.dim_v,
+            output_of(r, op, tile->first_row + i / heads, first_head + i % heads));
 }
 
-/* Few rows with long contexts: each chunk of a row and KV head is a task, its partials are kept and folded
- * by cpu_attend_merge. Returns the chunks a row, or 0: not so. It must answer all threads alike. */
+/* Few rows with long contexts: each chunk of a row and KV head is a task, its partials are kept and
+ * folded by cpu_attend_merge. Returns the chunks a row, or 0: not so. It must answer all threads
+ * alike. */
 static int32_t split_chunks(const cpu_run *r, const plan_op *op) {
     attend_shape s = shape_of(op);
     int32_t most = 0;
-    if ((int64_t)r->scratch->n_tiles * op->n_heads_kv >= 4 * kern_pool_threads(r->device->pool)) return 0;
+    if ((int64_t)r->scratch->n_tiles * op->n_heads_kv >= 4 * kern_pool_threads(r->device->pool))
+        return 0;
     for (int32_t t = 0; t < r->batch->n_rows; t++) {
         int32_t first, end;
         visible(r, op, t, &first, &end);
         int32_t n = (end - 1) / CPU_CHUNK - first / CPU_CHUNK + 1;
         if (n > most) most = n;
     }
-    if (most < 2 || r->batch->n_rows * (int64_t)op->n_heads * most * s.n_partial > r->scratch->n_partials) return 0;
+    if (most < 2 ||
+        r->batch->n_rows * (int64_t)op->n_heads * most * s.n_partial > r->scratch->n_partials)
+        return 0;
     return most;
 }
 
-static float *partial_of(const cpu_run *r, const plan_op *op, int32_t t, int32_t head, int32_t i_chunk,
-                         int32_t n_chunks) {
-    return r->scratch->partials +
-           (((int64_t)t * op->n_heads + head) * n_chunks + i_chunk) * cpu_partial_floats(op->head_dim_v);
+static float *partial_of(const cpu_run *r, const plan_op *op, int32_t t, int32_t head,
+                         int32_t i_chunk, int32_t n_chunks) {
+    return r->scratch->partials + (((int64_t)t * op->n_heads + head) * n_chunks + i_chunk) *
+                                      cpu_partial_floats(op->head_dim_v);
 }
 
 /* Chunk i_chunk of what row t sees, for one KV head. */
-static void attend_piece(cpu_run *r, const plan_op *op, int32_t t, int32_t i_head, int32_t i_chunk, int32_t n_chunks,
-                         int i_thread) {
+static void attend_piece(cpu_run *r, const plan_op *op, int32_t t, int32_t i_head, int32_t i_chunk,
+                         int32_t n_chunks, int i_thread) {
     attend_shape s = shape_of(op);
     for (int32_t i_slice = 0; i_slice < s.n_slices; i_slice++) {
         int32_t heads = s.group - i_slice * CPU_QUERIES;
@@ -131,8 +140,8 @@ void cpu_attend(cpu_run *r, const plan_op *op, int i_thread) {
         while ((i = kern_pool_next(pool, n)) >= 0) {
             if (cpu_stopped(r)) return;
             int64_t task = i / n_chunks;
-            attend_piece(r, op, (int32_t)(task / n_heads), (int32_t)(task % n_heads), (int32_t)(i % n_chunks), n_chunks,
-                         i_thread);
+            attend_piece(r, op, (int32_t)(task / n_heads), (int32_t)(task % n_heads),
+                         (int32_t)(i % n_chunks), n_chunks, i_thread);
         }
         return;
     }
@@ -146,7 +155,8 @@ void cpu_attend(cpu_run *r, const plan_op *op, int i_thread) {
     }
 }
 
-void cpu_attend_merge(cpu_run *r, const plan_op *op, int i_thread, int32_t first_row, int32_t end_row) {
+void cpu_attend_merge(cpu_run *r, const plan_op *op, int i_thread, int32_t first_row,
+                      int32_t end_row) {
     int32_t n_chunks = split_chunks(r, op);
     if (n_chunks == 0) return;
     float *state = (float *)(void *)thread_memory(r, i_thread);
@@ -156,7 +166,8 @@ void cpu_attend_merge(cpu_run *r, const plan_op *op, int i_thread, int32_t first
         int32_t n = (end - 1) / CPU_CHUNK - first / CPU_CHUNK + 1;
         for (int32_t h = 0; h < op->n_heads; h++) {
             for (int32_t c = 0; c < n; c++)
-                r->tier->attend_fold(state, partial_of(r, op, t, h, c, n_chunks), op->head_dim_v, c == 0);
+                r->tier->attend_fold(state, partial_of(r, op, t, h, c, n_chunks), op->head_dim_v,
+                                     c == 0);
             r->tier->attend_finish(state, op->head_dim_v, output_of(r, op, t, h));
         }
     }

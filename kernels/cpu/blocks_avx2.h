@@ -1,13 +1,15 @@
-/* blocks_avx2.h: how each block format looks to the products: in groups of 256 columns, eight blocks of
- * 32. A group gives, for its eight blocks, a scale d and an offset; a block gives its 32 numbers as bytes in
- * the order of the columns. With x = dx · q and w = d · w' + m, in one of three kinds:
+/* blocks_avx2.h: how each block format looks to the products: in groups of 256 columns, eight
+ * blocks of
+ * 32. A group gives, for its eight blocks, a scale d and an offset; a block gives its 32 numbers as
+ * bytes in the order of the columns. With x = dx · q and w = d · w' + m, in one of three kinds:
  *
  *   unsigned   w' in 0 … 31, an offset m a block:                 Σ w·x = d·dx Σ w'q + m · (dx Σq)
  *   signed     w' in −128 … 127, no offset
- *   scaled     w' in 0 … 63, integer scales of 16 columns, and offsets of 16 as integers times one f32
+ *   scaled     w' in 0 … 63, integer scales of 16 columns, and offsets of 16 as integers times one
+ * f32
  *
- * The formats "panel" are groups unpacked from any other format of the kind, for products of many rows. The
- * numbers are the same, so the results are too, bit for bit. */
+ * The formats "panel" are groups unpacked from any other format of the kind, for products of many
+ * rows. The numbers are the same, so the results are too, bit for bit. */
 #ifndef KERN_CPU_BLOCKS_AVX2_H
 #define KERN_CPU_BLOCKS_AVX2_H
 
@@ -23,7 +25,7 @@ typedef enum block_kind { BLOCK_UNSIGNED, BLOCK_SIGNED, BLOCK_SCALED } block_kin
 typedef struct panel_group {
     uint8_t q[256];
     float d[8];
-    float m[8];       /* unsigned: offsets; scaled: the factor of the offsets, eight times */
+    float m[8];        /* unsigned: offsets; scaled: the factor of the offsets, eight times */
     int16_t scale[16]; /* scaled: of the blocks' first halves, then of their second halves */
     int16_t least[16]; /* scaled: offsets of 16 columns */
 } panel_group;
@@ -67,8 +69,8 @@ INLINE size_t format_bytes(const int format) {
     }
 }
 INLINE int format_small(const int format) { /* blocks of 32 */
-    return format == KERN_Q4_0 || format == KERN_Q4_1 || format == KERN_Q5_0 || format == KERN_Q5_1 ||
-           format == KERN_Q8_0 || format == KERN_IQ4_NL;
+    return format == KERN_Q4_0 || format == KERN_Q4_1 || format == KERN_Q5_0 ||
+           format == KERN_Q5_1 || format == KERN_Q8_0 || format == KERN_IQ4_NL;
 }
 INLINE const uint8_t *group_at(const int format, const uint8_t *row, int64_t g) {
     return row + (size_t)g * (format_small(format) ? 8 : 1) * format_bytes(format);
@@ -80,34 +82,34 @@ INLINE uint32_t load_u32(const uint8_t *p) {
     return v;
 }
 INLINE __m128i load_dword(const uint8_t *p) { return _mm_cvtsi32_si128((int)load_u32(p)); }
-INLINE __m128i load_16(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
-INLINE __m256i load_32(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
+INLINE __m128i load_16(const uint8_t *p) {
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+INLINE __m256i load_32(const uint8_t *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
 INLINE float load_f16(const uint8_t *p) {
     uint16_t h;
     memcpy(&h, p, sizeof h);
     return _cvtsh_ss(h);
 }
 
-/* The 16-bit numbers at the start of n blocks (1 … 8), and those after them: 8 each, zeros beyond n. */
-INLINE void load_heads(const uint8_t *p, const size_t step, int n, __m128i *first, __m128i *second) {
-    if (n == 8) {
-        __m128i a = _mm_unpacklo_epi16(load_dword(p), load_dword(p + step));
-        __m128i b = _mm_unpacklo_epi16(load_dword(p + 2 * step), load_dword(p + 3 * step));
-        __m128i c = _mm_unpacklo_epi16(load_dword(p + 4 * step), load_dword(p + 5 * step));
-        __m128i d = _mm_unpacklo_epi16(load_dword(p + 6 * step), load_dword(p + 7 * step));
-        __m128i e = _mm_unpacklo_epi32(a, b), f = _mm_unpacklo_epi32(c, d);
-        *first = _mm_unpacklo_epi64(e, f);
-        *second = _mm_unpackhi_epi64(e, f);
-    } else {
-        uint16_t h[2][8] = {{0}, {0}};
-        for (int i = 0; i < n; i++) {
-            uint32_t v = load_u32(p + (size_t)i * step);
-            h[0][i] = (uint16_t)v;
-            h[1][i] = (uint16_t)(v >> 16);
-        }
-        memcpy(first, h[0], sizeof *first);
-        memcpy(second, h[1], sizeof *second);
-    }
+/* The first four bytes of blocks i and i + 1, if there are that many, as 16-bit numbers in turn. */
+INLINE __m128i load_pair(const uint8_t *p, const size_t step, int n, const int i) {
+    const __m128i none = _mm_setzero_si128();
+    if (n <= i) return none;
+    return _mm_unpacklo_epi16(load_dword(p + (size_t)i * step),
+                              n > i + 1 ? load_dword(p + (size_t)(i + 1) * step) : none);
+}
+
+/* The 16-bit numbers at the start of n blocks (1 … 8), and those after them: 8 each, zeros beyond
+ * n. */
+INLINE void load_heads(const uint8_t *p, const size_t step, int n, __m128i *first,
+                       __m128i *second) {
+    __m128i a = _mm_unpacklo_epi32(load_pair(p, step, n, 0), load_pair(p, step, n, 2));
+    __m128i b = _mm_unpacklo_epi32(load_pair(p, step, n, 4), load_pair(p, step, n, 6));
+    *first = _mm_unpacklo_epi64(a, b);
+    *second = _mm_unpackhi_epi64(a, b);
 }
 
 INLINE __m256 bytes_to_f32(uint64_t v) {
@@ -123,8 +125,10 @@ INLINE __m256i halves_apart(__m128i s) {
 /* Scales and mins of Q4_K and Q5_K: 8 + 8 numbers of 6 bits in 12 bytes. */
 INLINE void load_scales_k4(const uint8_t *p, group_scales *s) {
     uint32_t a = load_u32(p + 4), b = load_u32(p + 8), c = load_u32(p + 12);
-    uint64_t scale = (a & 0x3f3f3f3f) | (uint64_t)((c & 0x0f0f0f0f) | ((a >> 6 & 0x03030303) << 4)) << 32;
-    uint64_t least = (b & 0x3f3f3f3f) | (uint64_t)((c >> 4 & 0x0f0f0f0f) | ((b >> 6 & 0x03030303) << 4)) << 32;
+    uint64_t scale = (a & 0x3f3f3f3f) | (uint64_t)((c & 0x0f0f0f0f) | ((a >> 6 & 0x03030303) << 4))
+                                            << 32;
+    uint64_t least =
+        (b & 0x3f3f3f3f) | (uint64_t)((c >> 4 & 0x0f0f0f0f) | ((b >> 6 & 0x03030303) << 4)) << 32;
     s->d = _mm256_mul_ps(_mm256_set1_ps(load_f16(p)), bytes_to_f32(scale));
     s->m = _mm256_mul_ps(_mm256_set1_ps(-load_f16(p + 2)), bytes_to_f32(least));
 }
@@ -132,8 +136,9 @@ INLINE void load_scales_k4(const uint8_t *p, group_scales *s) {
 INLINE void load_scales_q3k(const uint8_t *p, group_scales *s) {
     uint32_t a = load_u32(p + 96), b = load_u32(p + 100), c = load_u32(p + 104);
     const uint32_t low = 0x0f0f0f0f, two = 0x03030303;
-    __m128i v = _mm_setr_epi32((int)((a & low) | (c & two) << 4), (int)((b & low) | (c >> 2 & two) << 4),
-                               (int)((a >> 4 & low) | (c >> 4 & two) << 4), (int)((b >> 4 & low) | (c >> 6 & two) << 4));
+    __m128i v = _mm_setr_epi32(
+        (int)((a & low) | (c & two) << 4), (int)((b & low) | (c >> 2 & two) << 4),
+        (int)((a >> 4 & low) | (c >> 4 & two) << 4), (int)((b >> 4 & low) | (c >> 6 & two) << 4));
     v = _mm_sub_epi8(v, _mm_set1_epi8(32));
     float d = load_f16(p + 108);
     s->scale = halves_apart(v);
@@ -147,16 +152,19 @@ INLINE void load_scales_iq4xs(const uint8_t *p, group_scales *s) {
     /* 4 bits and 2 bits of each block, spread over bytes */
     __m128i l = _mm_cvtsi32_si128((int)low);
     l = _mm_and_si128(_mm_unpacklo_epi8(l, _mm_srli_epi16(l, 4)), _mm_set1_epi8(15));
-    __m256i h = _mm256_srlv_epi32(_mm256_set1_epi32((int)high), _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+    __m256i h = _mm256_srlv_epi32(_mm256_set1_epi32((int)high),
+                                  _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
     h = _mm256_slli_epi32(_mm256_and_si256(h, _mm256_set1_epi32(3)), 4);
-    __m256i v = _mm256_sub_epi32(_mm256_or_si256(_mm256_cvtepu8_epi32(l), h), _mm256_set1_epi32(32));
+    __m256i v =
+        _mm256_sub_epi32(_mm256_or_si256(_mm256_cvtepu8_epi32(l), h), _mm256_set1_epi32(32));
     s->d = _mm256_mul_ps(_mm256_set1_ps(load_f16(p)), _mm256_cvtepi32_ps(v));
 }
 
-/* The scales of the first n blocks of a group at p (n < 8 only in formats of small blocks); those of the
- * other blocks are zero. */
+/* The scales of the first n blocks of a group at p (n < 8 only in formats of small blocks); those
+ * of the other blocks are zero. */
 INLINE group_scales load_scales(const int format, const uint8_t *p, int n) {
-    group_scales s = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+    group_scales s = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_si256(),
+                      _mm256_setzero_si256()};
     __m128i a, b;
     switch (format) {
     case KERN_Q4_0:
@@ -209,14 +217,15 @@ INLINE group_scales load_scales(const int format, const uint8_t *p, int n) {
 
 /* 32 numbers of 4 bits in 16 bytes: low halves, then high halves */
 INLINE __m256i load_nibbles(const uint8_t *p) {
-    __m128i v = load_16(p);
-    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(v), _mm_srli_epi16(v, 4), 1);
+    const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
+    __m256i both = _mm256_srlv_epi32(_mm256_broadcastsi128_si256(load_16(p)), shift);
     return _mm256_and_si256(both, _mm256_set1_epi8(15));
 }
 
 /* Bit i of v to byte i, as `bit` or 0 */
 INLINE __m256i spread_bits(uint32_t v, const char bit) {
-    const __m256i from = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i from =
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
     const __m256i mask = _mm256_set1_epi64x((long long)0x8040201008040201);
     __m256i bytes = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)v), from), mask);
     return _mm256_and_si256(_mm256_cmpeq_epi8(bytes, mask), _mm256_set1_epi8(bit));
@@ -233,7 +242,8 @@ INLINE __m256i move_bit(__m256i v, const int bit, const int to) {
 }
 
 INLINE __m256i nonlinear_4(__m256i v) {
-    const __m128i values = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+    const __m128i values =
+        _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), v);
 }
 
@@ -245,8 +255,10 @@ INLINE __m256i load_block(const int format, const uint8_t *p, const int b) {
     switch (format) {
     case KERN_Q4_0: return load_nibbles(block + 2);
     case KERN_Q4_1: return load_nibbles(block + 4);
-    case KERN_Q5_0: return _mm256_or_si256(load_nibbles(block + 6), spread_bits(load_u32(block + 2), 16));
-    case KERN_Q5_1: return _mm256_or_si256(load_nibbles(block + 8), spread_bits(load_u32(block + 4), 16));
+    case KERN_Q5_0:
+        return _mm256_or_si256(load_nibbles(block + 6), spread_bits(load_u32(block + 2), 16));
+    case KERN_Q5_1:
+        return _mm256_or_si256(load_nibbles(block + 8), spread_bits(load_u32(block + 4), 16));
     case KERN_Q8_0: return load_32(block + 2);
     case KERN_IQ4_NL: return nonlinear_4(load_nibbles(block + 2));
     case KERN_IQ4_XS: return nonlinear_4(load_nibbles(p + 8 + 16 * b));

@@ -1,11 +1,12 @@
-/* cpu.c: the cpu backend's table, its choice of an instruction tier, and the vectors of weights. Matrices are
- * read where the file is mapped. */
+/* cpu.c: the cpu backend's table, its choice of an instruction tier, and the vectors of weights.
+ * Matrices are read where the file is mapped. */
 #include "cpu.h"
 #include "../memory.h"
 #include "../tensor_ops.h"
 #include <stdio.h>
 
-/* In rising order. A tier that the processor has but that has no row here is served by the one below. */
+/* In rising order. A tier that the processor has but that has no row here is served by the one
+ * below. */
 static const cpu_tier *const tiers[] = {
     &cpu_tier_plain,
 #if defined(__x86_64__)
@@ -20,10 +21,12 @@ const cpu_tier *cpu_tier_of(const kern_device *device) {
     return best;
 }
 
-static kern_device *device_open(const kern_device_options *options, char *message, size_t message_bytes) {
+static kern_device *device_open(const kern_device_options *options, char *message,
+                                size_t message_bytes) {
     kern_tier asked = kern_tier_best(), best = asked;
     if (options->tier != NULL && kern_tier_parse(options->tier, &asked) != 0) {
-        snprintf(message, message_bytes, "unknown tier \"%s\": known are plain, avx2, avxvnni, avx512", options->tier);
+        snprintf(message, message_bytes,
+                 "unknown tier \"%s\": known are plain, avx2, avxvnni, avx512", options->tier);
         return NULL;
     }
     kern_device *device = host_open(&kern_cpu, options, message, message_bytes);
@@ -39,7 +42,8 @@ static int bind(kern_device *device, kern_weight *w) {
     if (w->n_rows != 1) return KERN_OK;
     float *values = kern_alloc_aligned(64, (size_t)w->n_columns * sizeof(float));
     if (values == NULL)
-        return host_fail(device, KERN_NO_MEMORY, "out of memory for %s: %lld values", w->name, (long long)w->n_columns);
+        return host_fail(device, KERN_NO_MEMORY, "out of memory for %s: %lld values", w->name,
+                         (long long)w->n_columns);
     w->format->dequantise(w->data, values, w->n_columns);
     w->bound = values;
     return KERN_OK;

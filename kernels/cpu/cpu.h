@@ -1,5 +1,5 @@
-/* cpu.h: what the files of the cpu backend share: the table of a tier's kernels, int8 activations, and
- * the scratch of a work. Nothing here is seen outside this folder.
+/* cpu.h: what the files of the cpu backend share: the table of a tier's kernels, int8 activations,
+ * and the scratch of a work. Nothing here is seen outside this folder.
  *
  * Letters: T rows of activations, K columns, N rows of a weight.
  *
@@ -12,9 +12,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Activations rounded to int8 in blocks of 32, for weights of block formats. A row is q[K'], then for each
- * block d = max|x| / 127, s = d · Σq and the sums of q over its two halves; K' is K rounded up to a
- * multiple of 256, zero-filled. A block with a NaN or an infinity has d = s = NaN and q = 0. */
+/* Activations rounded to int8 in blocks of 32, for weights of block formats. A row is q[K'], then
+ * for each block d = max|x| / 127, s = d · Σq and the sums of q over its two halves; K' is K
+ * rounded up to a multiple of 256, zero-filled. A block with a NaN or an infinity has d = s = NaN
+ * and q = 0. */
 typedef struct cpu_q8 {
     unsigned char *base;
     size_t stride;    /* bytes a row, a multiple of 64 */
@@ -31,7 +32,9 @@ static inline int8_t *cpu_q8_q(const cpu_q8 *a, int64_t row) {
 static inline float *cpu_q8_d(const cpu_q8 *a, int64_t row) {
     return (float *)(void *)(a->base + (size_t)row * a->stride + (size_t)a->n_padded);
 }
-static inline float *cpu_q8_s(const cpu_q8 *a, int64_t row) { return cpu_q8_d(a, row) + a->n_padded / 32; }
+static inline float *cpu_q8_s(const cpu_q8 *a, int64_t row) {
+    return cpu_q8_d(a, row) + a->n_padded / 32;
+}
 static inline int16_t *cpu_q8_sums(const cpu_q8 *a, int64_t row) {
     return (int16_t *)(void *)(cpu_q8_s(a, row) + a->n_padded / 32);
 }
@@ -56,28 +59,30 @@ typedef struct cpu_product {
 typedef void cpu_product_fn(const cpu_product *, int64_t first, int64_t n, void *panel);
 enum { CPU_PANEL_ROWS = 8 };
 static inline size_t cpu_panel_bytes(int64_t k) {
-    return (size_t)CPU_PANEL_ROWS * (size_t)cpu_round_up(k, 256) * sizeof(float);
+    return (size_t)CPU_PANEL_ROWS * (size_t)cpu_round_up(k, 256) * 2; /* q, and less for the rest */
 }
 
-/* Attention of up to CPU_QUERIES queries (rows and heads of one KV head) over one chunk of a sequence. */
+/* Attention of up to CPU_QUERIES queries (rows and heads of one KV head) over one chunk of a
+ * sequence. */
 enum { CPU_CHUNK = 256, CPU_QUERIES = 16 };
 
 typedef struct cpu_chunk {
     const struct kern_pages *kv;
     const int32_t *pages; /* of the sequence */
     int32_t i_layer, i_head;
-    int32_t start;        /* first position, a multiple of CPU_CHUNK */
+    int32_t start; /* first position, a multiple of CPU_CHUNK */
     int32_t n_queries;
     float scale;
     struct {
-        const float *q;        /* [head_dim_k] */
-        int32_t first, end;    /* it sees positions first … end - 1, at least one of them in this chunk */
-        float *partial;        /* out: max, sum of exponentials, weighted sum of values [head_dim_v] */
+        const float *q; /* [head_dim_k] */
+        int32_t first,
+            end; /* it sees positions first … end - 1, at least one of them in this chunk */
+        float *partial; /* out: max, sum of exponentials, weighted sum of values [head_dim_v] */
     } query[CPU_QUERIES];
 } cpu_chunk;
 
-/* A partial result: [0] the largest score, [1] Σ exp(score − max), from CPU_PARTIAL_HEAD on the sum of
- * exp(score − max) · value. */
+/* A partial result: [0] the largest score, [1] Σ exp(score − max), from CPU_PARTIAL_HEAD on the sum
+ * of exp(score − max) · value. */
 enum { CPU_PARTIAL_HEAD = 8 };
 static inline int64_t cpu_partial_floats(int32_t dim_v) {
     return CPU_PARTIAL_HEAD + cpu_round_up(dim_v, 8);
@@ -90,7 +95,8 @@ static inline size_t cpu_attend_bytes(int32_t dim_k, int32_t dim_v) {
     return (size_t)(CPU_QUERIES * (k + CPU_CHUNK) + KERN_PAGE_POSITIONS * tile) * sizeof(float);
 }
 
-/* The kernels of an instruction tier. A new tier is one file with such a table and a row in cpu.c. */
+/* The kernels of an instruction tier. A new tier is one file with such a table and a row in cpu.c.
+ */
 typedef struct cpu_tier {
     kern_tier tier;
     cpu_product_fn *(*product)(int32_t format); /* never NULL for a format of the table */
@@ -98,8 +104,9 @@ typedef struct cpu_tier {
     void (*quantise)(const float *x, int64_t n, const cpu_q8 *to, int64_t row);
     /* y[n] from x[n]; w, b f32 [n]; y may be x */
     void (*norm_rms)(const float *x, const float *w, float *y, int64_t n, float eps);
-    void (*norm_layer)(const float *x, const float *w, const float *b, float *y, int64_t n, float eps);
-    void (*add)(const float *x, float *y, int64_t n);                     /* y += x */
+    void (*norm_layer)(const float *x, const float *w, const float *b, float *y, int64_t n,
+                       float eps);
+    void (*add)(const float *x, float *y, int64_t n);                      /* y += x */
     void (*silu_mul)(const float *x, const float *z, float *y, int64_t n); /* y = silu(x) · z */
     void (*gelu_mul)(const float *x, const float *z, float *y, int64_t n); /* z NULL: y = gelu(x) */
     /* rotates the first n_rotary values of x; cosines[n_rotary / 2], then as many sines */
@@ -126,19 +133,19 @@ typedef struct cpu_tile { /* neighbouring rows of one sequence that attend toget
 } cpu_tile;
 
 typedef struct cpu_scratch {
-    cpu_row *rows;            /* [max_rows] */
-    cpu_tile *tiles;          /* [max_rows] */
+    cpu_row *rows;   /* [max_rows] */
+    cpu_tile *tiles; /* [max_rows] */
     int32_t n_tiles, tile_rows;
-    unsigned char *q8;        /* max_rows rows of the widest input */
+    unsigned char *q8; /* max_rows rows of the widest input */
     /* rotation tables: of each distinct plan_rope, max_rows rows of cosines and sines */
     const plan_rope **ropes;
     float **rope_tables;
     int32_t n_ropes;
-    int32_t *rope_positions;  /* for which the tables hold; [max_rows] */
+    int32_t *rope_positions; /* for which the tables hold; [max_rows] */
     int32_t n_rope_positions;
-    float *partials;          /* of split attention */
-    int64_t n_partials;       /* floats */
-    unsigned char *threads;   /* a piece of thread_bytes for each thread */
+    float *partials;        /* of split attention */
+    int64_t n_partials;     /* floats */
+    unsigned char *threads; /* a piece of thread_bytes for each thread */
     size_t thread_bytes;
     float *rope_memory;
 } cpu_scratch;
@@ -156,8 +163,8 @@ typedef struct cpu_run {
     cpu_scratch *scratch;
     const plan *plan;
     const kern_batch *batch;
-    int32_t first, end;     /* operations */
-    int rope_stale;         /* the rotation tables have to be filled */
+    int32_t first, end; /* operations */
+    int rope_stale;     /* the rotation tables have to be filled */
     atomic_int interrupted;
 } cpu_run;
 
@@ -171,7 +178,8 @@ static inline float *cpu_rows_of(const cpu_run *r, int32_t i_buffer) {
 }
 
 int cpu_work_open(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
-int cpu_run_plan(kern_device *, kern_work *, const plan *, int32_t first, int32_t count, const kern_batch *);
+int cpu_run_plan(kern_device *, kern_work *, const plan *, int32_t first, int32_t count,
+                 const kern_batch *);
 
 /* rows.c: row operations, for rows first … end - 1 */
 void cpu_row_op(cpu_run *, const plan_op *, int i_thread, int32_t first, int32_t end);

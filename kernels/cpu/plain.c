@@ -1,5 +1,5 @@
-/* plain.c: the tier of portable C, for processors that have no tier of their own: the same rounding of
- * activations as the others, weights dequantised a row at a time. */
+/* plain.c: the tier of portable C, for processors that have no tier of their own: the same rounding
+ * of activations as the others, weights dequantised a row at a time. */
 #include "row_ops.h"
 
 enum { PIECE = 256 }; /* columns of one sum */

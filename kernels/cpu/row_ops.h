@@ -1,5 +1,5 @@
-/* row_ops.h: kernels over one row of activations, and attention over one chunk; included by the file of
- * each tier, which compiles them for its instructions. */
+/* row_ops.h: kernels over one row of activations, and attention over one chunk; included by the
+ * file of each tier, which compiles them for its instructions. */
 #ifndef KERN_CPU_ROW_OPS_H
 #define KERN_CPU_ROW_OPS_H
 
@@ -32,7 +32,8 @@ static void norm_rms(const float *x, const float *w, float *y, int64_t n, float 
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
 }
 
-static void norm_layer(const float *x, const float *w, const float *b, float *y, int64_t n, float eps) {
+static void norm_layer(const float *x, const float *w, const float *b, float *y, int64_t n,
+                       float eps) {
     v8 sums = {0};
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) sums = sums + v8_load(x + i);
@@ -58,7 +59,9 @@ V8_INLINE v8 v8_gelu(v8 x) {
 static void silu_mul(const float *x, const float *z, float *y, int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) v8_store(y + i, v8_silu(v8_load(x + i)) * v8_load(z + i));
-    if (i < n) v8_store_tail(y + i, v8_silu(v8_load_tail(x + i, n - i)) * v8_load_tail(z + i, n - i), n - i);
+    if (i < n)
+        v8_store_tail(y + i, v8_silu(v8_load_tail(x + i, n - i)) * v8_load_tail(z + i, n - i),
+                      n - i);
 }
 
 static void gelu_mul(const float *x, const float *z, float *y, int64_t n) {
@@ -124,7 +127,8 @@ V8_INLINE v8 attend_scores(const float *q, const float *k, int64_t dim, float sc
 }
 
 /* sum[width] += Σ p[j] · v[j], positions j in order; width of at most 4 vectors */
-V8_INLINE void attend_values(const float *p, const float *v, int64_t dim, int32_t n, float *sum, const int width) {
+V8_INLINE void attend_values(const float *p, const float *v, int64_t dim, int32_t n, float *sum,
+                             const int width) {
     v8 sums[4];
     for (int i = 0; i < width; i++) sums[i] = v8_load(sum + 8 * i);
     for (int32_t j = 0; j < n; j++) {
@@ -162,6 +166,23 @@ V8_INLINE void attend_weights(float *score, int32_t from, int32_t to, float *par
     partial[1] = v8_sum(sum);
 }
 
+/* The `bytes` at p are wanted soon: the processor does not foresee the step to another page. */
+V8_INLINE void kv_prefetch(const unsigned char *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+}
+
+/* Keys (or values) of a head from position p of a chunk on, p within what the sequence has. */
+V8_INLINE const unsigned char *chunk_keys(const cpu_chunk *c, int32_t p) {
+    int32_t at = c->start + p;
+    return host_keys(c->kv, c->pages[at / KERN_PAGE_POSITIONS], c->i_layer, c->i_head) +
+           (size_t)(at % KERN_PAGE_POSITIONS) * c->kv->key_row_bytes;
+}
+V8_INLINE const unsigned char *chunk_values(const cpu_chunk *c, int32_t p) {
+    int32_t at = c->start + p;
+    return host_values(c->kv, c->pages[at / KERN_PAGE_POSITIONS], c->i_layer, c->i_head) +
+           (size_t)(at % KERN_PAGE_POSITIONS) * c->kv->value_row_bytes;
+}
+
 static void attend_chunk(const cpu_chunk *c, void *scratch) {
     const struct kern_pages *kv = c->kv;
     const int32_t dim_k = kv->shape.head_dim_k, dim_v = kv->shape.head_dim_v;
@@ -180,32 +201,43 @@ static void attend_chunk(const cpu_chunk *c, void *scratch) {
         memset(c->query[i].partial, 0, (size_t)cpu_partial_floats(dim_v) * sizeof(float));
     }
     for (int32_t p = low & ~7; p < high; p += 8) {
-        int32_t page = c->pages[(c->start + p) / KERN_PAGE_POSITIONS];
-        const unsigned char *keys = host_keys(kv, page, c->i_layer, c->i_head) +
-                                    (size_t)(p % KERN_PAGE_POSITIONS) * kv->key_row_bytes;
+        const unsigned char *keys = chunk_keys(c, p);
+        if (p + KERN_PAGE_POSITIONS < high)
+            kv_prefetch(chunk_keys(c, p + KERN_PAGE_POSITIONS), 8 * kv->key_row_bytes);
+        else /* the last page of keys: the first of values */
+            kv_prefetch(chunk_values(c, (low & ~31) + p % KERN_PAGE_POSITIONS),
+                        8 * kv->value_row_bytes);
         int32_t n = int_min(8, high - p); /* rows that are not written yet are not read */
         for (int32_t j = 0; j < 8; j++)
-            if (j < n) kv_load(kv->shape.type, keys + (size_t)j * kv->key_row_bytes, dim_k, tile + j * pad_k);
+            if (j < n)
+                kv_load(kv->shape.type, keys + (size_t)j * kv->key_row_bytes, dim_k,
+                        tile + j * pad_k);
         for (int32_t j = n; j < 8; j++) memset(tile + j * pad_k, 0, (size_t)pad_k * sizeof(float));
         for (int32_t i = 0; i < c->n_queries; i++) {
             if (p >= to[i] || p + 8 <= from[i]) continue;
-            v8_store(scores + i * CPU_CHUNK + p, attend_scores(queries + i * pad_k, tile, pad_k, c->scale));
+            v8_store(scores + i * CPU_CHUNK + p,
+                     attend_scores(queries + i * pad_k, tile, pad_k, c->scale));
         }
     }
     for (int32_t i = 0; i < c->n_queries; i++)
         attend_weights(scores + i * CPU_CHUNK, from[i], to[i], c->query[i].partial);
     for (int32_t p = low & ~31; p < high; p += KERN_PAGE_POSITIONS) {
-        int32_t page = c->pages[(c->start + p) / KERN_PAGE_POSITIONS];
-        const unsigned char *values = host_values(kv, page, c->i_layer, c->i_head);
-        for (int32_t j = int_max(low - p, 0); j < int_min(high - p, KERN_PAGE_POSITIONS); j++)
-            kv_load(kv->shape.type, values + (size_t)j * kv->value_row_bytes, dim_v, tile + j * pad_v);
+        const unsigned char *values = chunk_values(c, p);
+        const unsigned char *next =
+            p + KERN_PAGE_POSITIONS < high ? chunk_values(c, p + KERN_PAGE_POSITIONS) : values;
+        for (int32_t j = int_max(low - p, 0); j < int_min(high - p, KERN_PAGE_POSITIONS); j++) {
+            kv_prefetch(next + (size_t)j * kv->value_row_bytes, kv->value_row_bytes);
+            kv_load(kv->shape.type, values + (size_t)j * kv->value_row_bytes, dim_v,
+                    tile + j * pad_v);
+        }
         for (int32_t i = 0; i < c->n_queries; i++) {
             int32_t a = int_max(from[i] - p, 0), b = int_min(to[i] - p, KERN_PAGE_POSITIONS);
             if (a >= b) continue;
             const float *weights = scores + i * CPU_CHUNK + p + a, *v = tile + a * pad_v;
             float *sum = c->query[i].partial + CPU_PARTIAL_HEAD;
             int64_t d = 0;
-            for (; d + 32 <= pad_v; d += 32) attend_values(weights, v + d, pad_v, b - a, sum + d, 4);
+            for (; d + 32 <= pad_v; d += 32)
+                attend_values(weights, v + d, pad_v, b - a, sum + d, 4);
             for (; d < pad_v; d += 8) attend_values(weights, v + d, pad_v, b - a, sum + d, 1);
         }
     }

@@ -1,5 +1,5 @@
-/* rows.c: operations that work on each row of activations by itself. A row belongs to one thread from one
- * barrier to the next, so a chain of them needs none in between. */
+/* rows.c: operations that work on each row of activations by itself. A row belongs to one thread
+ * from one barrier to the next, so a chain of them needs none in between. */
 #include "cpu.h"
 #include <math.h>
 
@@ -22,7 +22,8 @@ static void embed_at(cpu_run *r, const plan_op *op, int32_t t, float *values) {
     float *out = cpu_rows_of(r, op->out) + (int64_t)t * w->n_columns;
     size_t row_bytes = kern_format_bytes(w->format, w->n_columns);
     int32_t position = r->scratch->rows[t].position;
-    w->format->dequantise((const char *)w->data + (size_t)position * row_bytes, values, w->n_columns);
+    w->format->dequantise((const char *)w->data + (size_t)position * row_bytes, values,
+                          w->n_columns);
     r->tier->add(values, out, w->n_columns);
 }
 
@@ -37,8 +38,10 @@ static void kv_append(cpu_run *r, const plan_op *op, int32_t t) {
     for (int32_t h = 0; h < shape->n_heads_kv; h++) {
         unsigned char *keys = host_keys(kv, page, op->layer - 1, h);
         unsigned char *values = host_values(kv, page, op->layer - 1, h);
-        r->tier->kv_store(shape->type, k + h * shape->head_dim_k, shape->head_dim_k, keys + slot * kv->key_row_bytes);
-        r->tier->kv_store(shape->type, v + h * shape->head_dim_v, shape->head_dim_v, values + slot * kv->value_row_bytes);
+        r->tier->kv_store(shape->type, k + h * shape->head_dim_k, shape->head_dim_k,
+                          keys + slot * kv->key_row_bytes);
+        r->tier->kv_store(shape->type, v + h * shape->head_dim_v, shape->head_dim_v,
+                          values + slot * kv->value_row_bytes);
     }
 }
 
@@ -73,14 +76,19 @@ static void row_op(cpu_run *r, const plan_op *op, int32_t t, float *values) {
     const cpu_tier *k = r->tier;
     int32_t i_in = op->in >= 0 ? op->in : op->out, i_out = op->out >= 0 ? op->out : op->in;
     int64_t width = r->plan->buffers[i_out].width;
-    const float *x = i_in >= 0 ? cpu_rows_of(r, i_in) + (int64_t)t * r->plan->buffers[i_in].width : NULL;
-    const float *z = op->in2 >= 0 ? cpu_rows_of(r, op->in2) + (int64_t)t * r->plan->buffers[op->in2].width : NULL;
+    const float *x =
+        i_in >= 0 ? cpu_rows_of(r, i_in) + (int64_t)t * r->plan->buffers[i_in].width : NULL;
+    const float *z = op->in2 >= 0
+                         ? cpu_rows_of(r, op->in2) + (int64_t)t * r->plan->buffers[op->in2].width
+                         : NULL;
     float *y = cpu_rows_of(r, i_out) + (int64_t)t * width;
     switch (op->kind) {
     case PLAN_EMBED: embed(r, op, t); break;
     case PLAN_EMBED_AT: embed_at(r, op, t, values); break;
     case PLAN_NORM_RMS: k->norm_rms(x, cpu_vector(op->w), y, width, op->eps); break;
-    case PLAN_NORM_LAYER: k->norm_layer(x, cpu_vector(op->w), cpu_vector(op->bias), y, width, op->eps); break;
+    case PLAN_NORM_LAYER:
+        k->norm_layer(x, cpu_vector(op->w), cpu_vector(op->bias), y, width, op->eps);
+        break;
     case PLAN_NORM_HEADS:
         for (int32_t h = 0; h < op->n_heads; h++) {
             float *head = y + (int64_t)h * op->head_dim;
@@ -90,7 +98,8 @@ static void row_op(cpu_run *r, const plan_op *op, int32_t t, float *values) {
     case PLAN_ROPE: {
         const float *cosines = rope_row(r->scratch, op->rope, t);
         for (int32_t h = 0; h < op->n_heads; h++)
-            k->rope(y + (int64_t)h * op->head_dim, cosines, op->rope->n_rotary, op->rope->interleaved);
+            k->rope(y + (int64_t)h * op->head_dim, cosines, op->rope->n_rotary,
+                    op->rope->interleaved);
         break;
     }
     case PLAN_KV_APPEND: kv_append(r, op, t); break;

@@ -1,23 +1,25 @@
-/* run.c: runs a range of a plan in one call of the pool. The operations fall into phases with a barrier
- * after each:
+/* run.c: runs a range of a plan in one call of the pool. The operations fall into phases with a
+ * barrier after each:
  *
- *   rows       a chain of row operations, each thread with rows of its own; at its end the rows are rounded
- *              to int8 if products with block formats follow
- *   products   neighbouring products of one input, their columns spread over the threads
- *   attention  tasks from a shared counter; its merge begins the rows phase that follows
+ *   rows       a chain of row operations, each thread with rows of its own; at its end the rows are
+ * rounded to int8 if products with block formats follow products   neighbouring products of one
+ * input, their columns spread over the threads attention  tasks from a shared counter; its merge
+ * begins the rows phase that follows
  *
  * When the caller wants the run to stop the threads still walk through all phases, without work. */
-#include "cpu.h"
 #include "../memory.h"
+#include "cpu.h"
 
 enum {
     FEW_ROWS = 4,    /* up to here the columns are split evenly and beforehand */
     FEW_UNIT = 8,    /* columns: what an even split does not divide */
     FEW_PIECE = 256, /* columns between two looks at the stop flag */
-    MANY_UNIT = 16   /* columns of a task of the shared counter */
+    MANY_UNIT = 32   /* columns of a task of the shared counter */
 };
 
-static int is_row_op(const plan_op *op) { return op->kind != PLAN_MATMUL && op->kind != PLAN_ATTEND; }
+static int is_row_op(const plan_op *op) {
+    return op->kind != PLAN_MATMUL && op->kind != PLAN_ATTEND;
+}
 
 static cpu_product product_of(cpu_run *r, const plan_op *op) {
     int64_t width = r->plan->buffers[op->in].width;
@@ -41,17 +43,21 @@ static cpu_product product_of(cpu_run *r, const plan_op *op) {
 }
 
 /* Columns first … end - 1 of operation op, in pieces. */
-static void product_columns(cpu_run *r, const plan_op *op, int64_t first, int64_t end, void *panel) {
+static void product_columns(cpu_run *r, const plan_op *op, int64_t first, int64_t end,
+                            void *panel) {
     cpu_product p = product_of(r, op);
     cpu_product_fn *product = r->tier->product(op->w->format->id);
     for (int64_t n = first; n < end && !cpu_stopped(r); n += FEW_PIECE)
         product(&p, n, n + FEW_PIECE < end ? FEW_PIECE : end - n, panel);
 }
 
-static int64_t units_of(const plan_op *op, int64_t unit) { return (op->w->n_rows + unit - 1) / unit; }
+static int64_t units_of(const plan_op *op, int64_t unit) {
+    return (op->w->n_rows + unit - 1) / unit;
+}
 
 /* Units first … end - 1 of operations i … n counted through. */
-static void product_units(cpu_run *r, int32_t i, int32_t n, int64_t unit, int64_t first, int64_t end, void *panel) {
+static void product_units(cpu_run *r, int32_t i, int32_t n, int64_t unit, int64_t first,
+                          int64_t end, void *panel) {
     for (; i < n && first < end; i++) {
         const plan_op *op = &r->plan->ops[i];
         int64_t units = units_of(op, unit);
@@ -71,7 +77,8 @@ static void products(cpu_run *r, int32_t i, int32_t n, int i_thread, int n_threa
     int64_t unit = few ? FEW_UNIT : MANY_UNIT, total = 0;
     for (int32_t j = i; j < n; j++) total += units_of(&r->plan->ops[j], unit);
     if (few) {
-        product_units(r, i, n, unit, total * i_thread / n_threads, total * (i_thread + 1) / n_threads, panel);
+        product_units(r, i, n, unit, total * i_thread / n_threads,
+                      total * (i_thread + 1) / n_threads, panel);
         return;
     }
     int64_t next;
@@ -131,21 +138,25 @@ static void map_sequence(cpu_scratch *s, const kern_sequence *q, int32_t i) {
         s->rows[q->first_row + t] = (cpu_row){.i_sequence = i, .position = q->n_past + t};
     for (int32_t t = 0; t < q->n_rows; t += s->tile_rows) {
         int32_t n = q->n_rows - t < s->tile_rows ? q->n_rows - t : s->tile_rows;
-        s->tiles[s->n_tiles++] = (cpu_tile){.i_sequence = i, .first_row = q->first_row + t, .n_rows = n};
+        s->tiles[s->n_tiles++] =
+            (cpu_tile){.i_sequence = i, .first_row = q->first_row + t, .n_rows = n};
     }
 }
 
 /* What is asked must fit what was opened and reserved. */
-static int check_sequence(kern_device *device, const kern_work *work, const kern_batch *batch, int32_t i) {
+static int check_sequence(kern_device *device, const kern_work *work, const kern_batch *batch,
+                          int32_t i) {
     const kern_sequence *q = &batch->sequences[i];
-    if (q->n_past < 0 || q->n_rows < 0 || q->first_row < 0 || q->first_row > batch->n_rows - q->n_rows)
-        return host_fail(device, KERN_DEVICE, "sequence %d: rows %d + %d of %d", i + 1, q->first_row, q->n_rows,
-                         batch->n_rows);
+    if (q->n_past < 0 || q->n_rows < 0 || q->first_row < 0 ||
+        q->first_row > batch->n_rows - q->n_rows)
+        return host_fail(device, KERN_DEVICE, "sequence %d: rows %d + %d of %d", i + 1,
+                         q->first_row, q->n_rows, batch->n_rows);
     int64_t n_positions = (int64_t)q->n_past + q->n_rows;
     for (int64_t j = 0; j * KERN_PAGE_POSITIONS < n_positions; j++) {
         int32_t page = q->pages[j];
         if (page < 0 || page >= work->pages->n_pages || work->pages->pages[page] == NULL)
-            return host_fail(device, KERN_DEVICE, "page %d of sequence %d is not reserved", page, i + 1);
+            return host_fail(device, KERN_DEVICE, "page %d of sequence %d is not reserved", page,
+                             i + 1);
     }
     return KERN_OK;
 }
@@ -153,44 +164,48 @@ static int check_sequence(kern_device *device, const kern_work *work, const kern
 static int map_batch(kern_device *device, kern_work *work, const kern_batch *batch) {
     cpu_scratch *s = (cpu_scratch *)work->scratch;
     if (batch->parents != NULL)
-        return host_fail(device, KERN_UNSUPPORTED, "device cpu does not compute trees of candidates");
+        return host_fail(device, KERN_UNSUPPORTED,
+                         "device cpu does not compute trees of candidates");
     if (batch->n_rows < 0 || batch->n_rows > work->max_rows)
-        return host_fail(device, KERN_DEVICE, "%d rows in a pass of at most %d", batch->n_rows, work->max_rows);
+        return host_fail(device, KERN_DEVICE, "%d rows in a pass of at most %d", batch->n_rows,
+                         work->max_rows);
     s->n_tiles = 0;
-    for (int32_t t = 0; t < batch->n_rows; t++) s->rows[t] = (cpu_row){.i_sequence = -1, .position = 0};
+    for (int32_t t = 0; t < batch->n_rows; t++)
+        s->rows[t] = (cpu_row){.i_sequence = -1, .position = 0};
     int64_t n_rows = 0;
     for (int32_t i = 0; i < batch->n_sequences; i++) {
         int code = check_sequence(device, work, batch, i);
         n_rows += code == KERN_OK ? batch->sequences[i].n_rows : 0;
         if (code != KERN_OK) return code;
         if (n_rows > batch->n_rows)
-            return host_fail(device, KERN_DEVICE, "sequences of %lld rows in a pass of %d", (long long)n_rows,
-                             batch->n_rows);
+            return host_fail(device, KERN_DEVICE, "sequences of %lld rows in a pass of %d",
+                             (long long)n_rows, batch->n_rows);
         map_sequence(s, &batch->sequences[i], i);
     }
     return KERN_OK;
 }
 
 /* Operations that need a sequence for every row, and positions within learned ones. */
-static int check_ops(kern_device *device, const kern_work *work, const plan *p, int32_t first, int32_t end,
-                     const kern_batch *batch) {
+static int check_ops(kern_device *device, const kern_work *work, const plan *p, int32_t first,
+                     int32_t end, const kern_batch *batch) {
     const cpu_scratch *s = (const cpu_scratch *)work->scratch;
     for (int32_t i = first; i < end; i++) {
         const plan_op *op = &p->ops[i];
-        if (op->kind != PLAN_KV_APPEND && op->kind != PLAN_ATTEND && op->kind != PLAN_EMBED_AT) continue;
+        if (op->kind != PLAN_KV_APPEND && op->kind != PLAN_ATTEND && op->kind != PLAN_EMBED_AT)
+            continue;
         for (int32_t t = 0; t < batch->n_rows; t++) {
             if (s->rows[t].i_sequence < 0)
                 return host_fail(device, KERN_DEVICE, "row %d belongs to no sequence", t + 1);
             if (op->kind == PLAN_EMBED_AT && s->rows[t].position >= op->w->n_rows)
-                return host_fail(device, KERN_DEVICE, "position %d of %lld in %s", s->rows[t].position + 1,
-                                 (long long)op->w->n_rows, op->w->name);
+                return host_fail(device, KERN_DEVICE, "position %d of %lld in %s",
+                                 s->rows[t].position + 1, (long long)op->w->n_rows, op->w->name);
         }
     }
     return KERN_OK;
 }
 
-/* Whether operations first … end - 1 rotate, and the tables hold for other positions than the rows'. If so
- * the tables are filled as the run begins. */
+/* Whether operations first … end - 1 rotate, and the tables hold for other positions than the
+ * rows'. If so the tables are filled as the run begins. */
 static int rope_stale(cpu_scratch *s, const plan *p, int32_t first, int32_t end, int32_t n_rows) {
     while (first < end && p->ops[first].kind != PLAN_ROPE) first++;
     if (first == end) return 0;

@@ -35,7 +35,8 @@ static void quantise(const float *x, int64_t n, const cpu_q8 *to, int64_t row) {
         __m256i i32[4];
         for (int i = 0; i < 4; i++)
             i32[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], _mm256_set1_ps(scale)));
-        __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(i32[0], i32[1]), _mm256_packs_epi32(i32[2], i32[3]));
+        __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(i32[0], i32[1]),
+                                            _mm256_packs_epi32(i32[2], i32[3]));
         packed = _mm256_permutevar8x32_epi32(packed, order);
         if (!finite) packed = _mm256_setzero_si256();
         _mm256_storeu_si256((__m256i *)(void *)(q + 32 * b), packed);

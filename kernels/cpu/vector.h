@@ -1,5 +1,6 @@
-/* vector.h: eight floats at a time, for loops that are written once and compiled for every tier. Only the
- * compiler's generic vectors are used; what a tier has instructions for is under its own #if. */
+/* vector.h: eight floats at a time, for loops that are written once and compiled for every tier.
+ * Only the compiler's generic vectors are used; what a tier has instructions for is under its own
+ * #if. */
 #ifndef KERN_CPU_VECTOR_H
 #define KERN_CPU_VECTOR_H
 
@@ -31,13 +32,17 @@ V8_INLINE v8 v8_load_tail(const float *p, int64_t n) {
     memcpy(&v, p, (size_t)n * sizeof(float));
     return v;
 }
-V8_INLINE void v8_store_tail(float *p, v8 v, int64_t n) { memcpy(p, &v, (size_t)n * sizeof(float)); }
+V8_INLINE void v8_store_tail(float *p, v8 v, int64_t n) {
+    memcpy(p, &v, (size_t)n * sizeof(float));
+}
 
 /* a where the mask is all ones, else b */
 V8_INLINE v8 v8_select(v8i mask, v8 a, v8 b) { return (v8)((mask & (v8i)a) | (~mask & (v8i)b)); }
 
 #ifdef __AVX2__
-V8_INLINE v8 v8_fma(v8 a, v8 b, v8 c) { return (v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+V8_INLINE v8 v8_fma(v8 a, v8 b, v8 c) {
+    return (v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
 #else
 V8_INLINE v8 v8_fma(v8 a, v8 b, v8 c) { return a * b + c; }
 #endif
@@ -46,14 +51,19 @@ V8_INLINE v8 v8_fma(v8 a, v8 b, v8 c) { return a * b + c; }
 V8_INLINE v8 v8_max(v8 a, v8 b) { return v8_select(a > b, a, b); }
 
 /* Σ of the lanes: ((0+1)+(2+3)) + ((4+5)+(6+7)) */
-V8_INLINE float v8_sum(v8 v) { return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])); }
+V8_INLINE float v8_sum(v8 v) {
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
 
 /* Lane i: v8_sum(v[i]). */
 V8_INLINE v8 v8_sums(const v8 v[8]) {
 #ifdef __AVX2__
-    __m256 a = _mm256_hadd_ps(_mm256_hadd_ps((__m256)v[0], (__m256)v[1]), _mm256_hadd_ps((__m256)v[2], (__m256)v[3]));
-    __m256 b = _mm256_hadd_ps(_mm256_hadd_ps((__m256)v[4], (__m256)v[5]), _mm256_hadd_ps((__m256)v[6], (__m256)v[7]));
-    return (v8)_mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    __m256 a = _mm256_hadd_ps(_mm256_hadd_ps((__m256)v[0], (__m256)v[1]),
+                              _mm256_hadd_ps((__m256)v[2], (__m256)v[3]));
+    __m256 b = _mm256_hadd_ps(_mm256_hadd_ps((__m256)v[4], (__m256)v[5]),
+                              _mm256_hadd_ps((__m256)v[6], (__m256)v[7]));
+    return (v8)_mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20),
+                             _mm256_permute2f128_ps(a, b, 0x31));
 #else
     return (v8){v8_sum(v[0]), v8_sum(v[1]), v8_sum(v[2]), v8_sum(v[3]),
                 v8_sum(v[4]), v8_sum(v[5]), v8_sum(v[6]), v8_sum(v[7])};

@@ -1,17 +1,17 @@
 /* work.c: the scratch of a work: one block of memory, sized from the plan, made once. */
-#include "cpu.h"
 #include "../memory.h"
+#include "cpu.h"
 
 enum { PARTIAL_BYTES = 4 << 20 }; /* at most, for attention split into chunks */
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 typedef struct sizes {
-    int64_t columns;     /* the widest input of a product */
-    int64_t embed;       /* the widest learned position */
-    size_t attend;       /* bytes a thread */
-    int64_t partials;    /* floats of all positions of one row */
-    int32_t group;       /* query heads of a KV head, at most */
+    int64_t columns;  /* the widest input of a product */
+    int64_t embed;    /* the widest learned position */
+    size_t attend;    /* bytes a thread */
+    int64_t partials; /* floats of all positions of one row */
+    int32_t group;    /* query heads of a KV head, at most */
     int32_t n_ropes;
     int64_t rope_floats; /* of a row, all tables */
 } sizes;
@@ -34,10 +34,12 @@ static sizes sizes_of(const plan *p, const kern_pages *pages) {
         }
         if (op->kind != PLAN_ATTEND) continue;
         int64_t partial = cpu_partial_floats(op->head_dim_v);
-        size_t bytes = cpu_attend_bytes(op->head_dim, op->head_dim_v) + sizeof(float) * 2 * CPU_QUERIES * (size_t)partial;
+        size_t bytes = cpu_attend_bytes(op->head_dim, op->head_dim_v) +
+                       sizeof(float) * 2 * CPU_QUERIES * (size_t)partial;
         s.attend = bytes > s.attend ? bytes : s.attend;
         s.group = (int32_t)larger(s.group, op->n_heads / op->n_heads_kv);
-        int64_t n_chunks = pages != NULL ? (int64_t)pages->n_pages * KERN_PAGE_POSITIONS / CPU_CHUNK + 2 : 0;
+        int64_t n_chunks =
+            pages != NULL ? (int64_t)pages->n_pages * KERN_PAGE_POSITIONS / CPU_CHUNK + 2 : 0;
         s.partials = larger(s.partials, n_chunks * op->n_heads * partial);
     }
     return s;
@@ -51,7 +53,8 @@ static void *take(unsigned char **at, size_t bytes) {
 }
 
 /* Lays the parts out from `at` on; returns the end. With at = NULL it only measures. */
-static unsigned char *lay_out(unsigned char *at, cpu_scratch *s, const sizes *z, int32_t max_rows, int n_threads) {
+static unsigned char *lay_out(unsigned char *at, cpu_scratch *s, const sizes *z, int32_t max_rows,
+                              int n_threads) {
     size_t rows = (size_t)max_rows;
     s->rows = take(&at, rows * sizeof *s->rows);
     s->tiles = take(&at, rows * sizeof *s->tiles);
@@ -61,7 +64,8 @@ static unsigned char *lay_out(unsigned char *at, cpu_scratch *s, const sizes *z,
     s->rope_memory = take(&at, rows * (size_t)z->rope_floats * sizeof(float));
     s->q8 = take(&at, rows * cpu_q8_stride(z->columns));
     s->n_partials = 4 * z->partials;
-    if (s->n_partials > PARTIAL_BYTES / (int64_t)sizeof(float)) s->n_partials = PARTIAL_BYTES / (int64_t)sizeof(float);
+    if (s->n_partials > PARTIAL_BYTES / (int64_t)sizeof(float))
+        s->n_partials = PARTIAL_BYTES / (int64_t)sizeof(float);
     s->partials = take(&at, (size_t)s->n_partials * sizeof(float));
     size_t bytes = cpu_panel_bytes(larger(z->columns, 256));
     if (z->attend > bytes) bytes = z->attend;
@@ -82,7 +86,8 @@ static void set_ropes(cpu_scratch *s, const plan *p, int32_t max_rows) {
     }
 }
 
-int cpu_work_open(kern_device *device, const plan *p, kern_pages *pages, int32_t max_rows, kern_work **out) {
+int cpu_work_open(kern_device *device, const plan *p, kern_pages *pages, int32_t max_rows,
+                  kern_work **out) {
     *out = NULL;
     kern_work *work;
     int code = host_work_open(device, p, pages, max_rows, &work);
@@ -91,10 +96,12 @@ int cpu_work_open(kern_device *device, const plan *p, kern_pages *pages, int32_t
     cpu_scratch measured = {0};
     size_t head = (sizeof(cpu_scratch) + 63) / 64 * 64;
     int n_threads = kern_pool_threads(device->pool);
-    work->scratch_bytes = head + (size_t)(uintptr_t)lay_out(NULL, &measured, &z, max_rows, n_threads);
+    work->scratch_bytes =
+        head + (size_t)(uintptr_t)lay_out(NULL, &measured, &z, max_rows, n_threads);
     work->scratch = kern_alloc_aligned(64, work->scratch_bytes);
     if (work->scratch == NULL) {
-        code = host_fail(device, KERN_NO_MEMORY, "out of memory: %zu bytes asked for a pass", work->scratch_bytes);
+        code = host_fail(device, KERN_NO_MEMORY, "out of memory: %zu bytes asked for a pass",
+                         work->scratch_bytes);
         host_work_close(device, work);
         return code;
     }

@@ -76,8 +76,9 @@ end
 function chain.parse(text)
   local stages = {}
   if text:find("^%s*$") then return stages end
-  for _, part in ipairs(split(text) or {text}) do
-    local stage = read_stage(part)
+  local parts = split(text)
+  for _, part in ipairs(parts or {text}) do
+    local stage = parts and read_stage(part)
     if not stage then
       return nil, ("sampler '%s' is not NAME, NAME=VALUE or NAME(PARAMETER=VALUE, …)")
         :format(part)

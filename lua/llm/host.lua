@@ -154,14 +154,6 @@ local function encode_prompt(model, text, opt)
   return ids
 end
 
-local function check_eog(model, opt)
-  for _, id in ipairs(opt.eog or {}) do
-    if id >= model.vocab_size then
-      exit(USAGE, "--eog: id %d is not in the vocabulary of %d", id, model.vocab_size)
-    end
-  end
-end
-
 -- ---- strategies ----
 
 local function print_result(result, opt, streamed)
@@ -209,7 +201,6 @@ local function run_strategy(script, opt, given, specs)
     if not rule then exit(FAILURE, "%s", message) end
   end
   local model, is_builtin = load_models(opt, specs)
-  check_eog(model, opt)
   local filter
   filter, message = chain.build(stages, model)
   if not filter then exit(USAGE, "%s", message) end
@@ -246,8 +237,7 @@ local function run_tool(tool, opt, given, specs)
   local model, is_builtin
   if tool.model ~= false then
     model, is_builtin = load_models(opt, specs)
-    check_eog(model, opt)
-  end
+    end
   if tool.prompt then
     local text = read_prompt(opt, given, specs, is_builtin, true)
     opt.prompt_ids = encode_prompt(model, text, opt)

@@ -70,6 +70,7 @@ function llm.reorder(kvs, rows) end
 ---@field bytes_up integer copied to devices
 ---@field bytes_down integer copied from devices
 ---@field forward_rows integer positions computed by forward passes
+---@field passes integer forward calls
 ---@field prefix_tokens integer positions not computed because a cache held them
 ---@field pages_used integer cache pages in use now
 ---@field tensor_bytes integer live tensors, and memory kept for new ones

@@ -27,8 +27,16 @@ local function open_strategy(job)
   return strategy.decode
 end
 
+-- Runs it to its end. Caches that it leaves open are closed.
 local function decode(job, emit)
-  return open_strategy(job)(job.model, job.prompt, job.opt, emit)
+  local caches = setmetatable({}, {__mode = "k"})
+  sys.scope(caches)
+  local ok, value, traceback = guarded(function()
+    return open_strategy(job)(job.model, job.prompt, job.opt, emit)
+  end)
+  sys.scope(nil)
+  for kv in pairs(caches) do kv:close() end
+  return ok, value, traceback
 end
 
 -- ---- what it returned ----
@@ -96,16 +104,17 @@ local function rate(n, seconds)
   return n > 0 and seconds > 0 and n / seconds or json.null
 end
 
--- Times of one job: prefill ends with the first feed of several ids, or else with the first emit.
+-- Times of one job. Prefill ends with the first pass. The first token is there with the first emit;
+-- with the first pass where the strategy returns its texts at the end.
 local function make_timings(job, clock, n_output)
-  local first = clock.prefill or clock.emit
+  local prefilled, first = clock.prefill, clock.emit or clock.prefill
   local delta = {}
   for key, value in pairs(llm.stats()) do delta[key] = value - (clock.stats[key] or 0) end
   return {
     load_s = job.model.load_s or json.null,
-    ttft_s = (clock.emit or first) and (clock.emit or first) - clock.start or json.null,
-    prefill_tps = first and rate(#job.prompt, first - clock.start) or json.null,
-    decode_tps = first and rate(n_output - 1, clock.finish - (clock.emit or first)) or json.null,
+    ttft_s = first and first - clock.start or json.null,
+    prefill_tps = prefilled and rate(#job.prompt, prefilled - clock.start) or json.null,
+    decode_tps = first and rate(n_output - 1, clock.finish - first) or json.null,
     prefix_tokens = delta.prefix_tokens or 0,
     recomputed_tokens = 0,
     passes = delta.passes or json.null,
@@ -149,7 +158,7 @@ function run.job(job)
   if job.opt.max_tokens == 0 then
     output:finish("length")
   else
-    ok, value, traceback = guarded(decode, job, emit)
+    ok, value, traceback = decode(job, emit)
   end
   clock.finish = sys.clock()
   clock.prefill = select(2, sys.prefill())

@@ -1,8 +1,8 @@
-/* bench_kernels.c: not a test. Prints what the cpu backend's kernels reach: for each weight format GB/s of
- * weights at one row and GOPS (2 a weight and row) for more, then a model of SmolLM2-135M's shape with random
- * weights: tokens/s of decoding 1 … 16 rows and of a prefill.
+/* bench_kernels.c: not a test. Prints what the cpu backend's kernels reach: for each weight format
+ * GB/s of weights at one row and GOPS (2 a weight and row) for more, then a model of SmolLM2-135M's
+ * shape with random weights: tokens/s of decoding 1 … 16 rows and of a prefill.
  *
- *   bench_kernels [threads [tier [format | model]]] */
+ *   bench_kernels [threads [tier [format | model | rows,past]]] */
 #include "host.h"
 #include "memory.h"
 #include <math.h>
@@ -28,7 +28,8 @@ static kern_weight *weight_new(kern_device *d, int32_t format, int64_t n_rows, i
         data[i] = (uint16_t)(x >> 48 & 0xafff); /* f16 below 0.125 in size */
     }
     kern_weight *w = kern_alloc(sizeof *w);
-    *w = (kern_weight){.name = "w", .format = f, .data = data, .n_rows = n_rows, .n_columns = n_columns};
+    *w = (kern_weight){
+        .name = "w", .format = f, .data = data, .n_rows = n_rows, .n_columns = n_columns};
     if (kern_cpu.bind(d, w) != KERN_OK) exit(1);
     return w;
 }
@@ -45,7 +46,8 @@ static void bench_format(kern_device *d, const kern_format *f) {
     kern_weight *w = weight_new(d, f->id, n, K);
     plan_buffer buffers[2] = {{"x", K}, {"y", (int32_t)n}};
     plan_op op = {.kind = PLAN_MATMUL, .in = 0, .in2 = -1, .out = 1, .w = w};
-    plan p = {.ops = &op, .n_ops = 1, .buffers = buffers, .n_buffers = 2, .residual = 0, .logits = -1};
+    plan p = {
+        .ops = &op, .n_ops = 1, .buffers = buffers, .n_buffers = 2, .residual = 0, .logits = -1};
     kern_work *work;
     if (kern_cpu.work_open(d, &p, NULL, MOST, &work) != KERN_OK) exit(1);
     float *x = kern_cpu.work_buffer(work, 0)->data;
@@ -60,7 +62,8 @@ static void bench_format(kern_device *d, const kern_format *f) {
             if (kern_cpu.run(d, work, &p, 0, 1, &batch) != KERN_OK) exit(1);
             best = fmin(best, now() - start);
         }
-        double bytes = (double)n * (double)kern_format_bytes(f, K), ops = 2.0 * (double)n * K * rows[i];
+        double bytes = (double)n * (double)kern_format_bytes(f, K),
+               ops = 2.0 * (double)n * K * rows[i];
         if (i == 0) printf("  %5.1f GB/s", bytes / best * 1e-9);
         printf("  %d: %.0f", rows[i], ops / best * 1e-9);
         fflush(stdout);
@@ -103,24 +106,60 @@ static double bandwidth(kern_device *d) {
     return (double)r.n * 8 / best;
 }
 
-enum { X, H, Q, K, V, A, G, U, Y, LOGITS, N_BUFFERS, LAYERS = 30, WIDTH = 576, INNER = 1536, VOCABULARY = 49152, ROWS = 256 };
+enum {
+    X,
+    H,
+    Q,
+    K,
+    V,
+    A,
+    G,
+    U,
+    Y,
+    LOGITS,
+    N_BUFFERS,
+    LAYERS = 30,
+    WIDTH = 576,
+    INNER = 1536,
+    VOCABULARY = 49152,
+    ROWS = 256
+};
 
-static plan_op *op_add(plan *p, plan_kind kind, int layer, int in, int in2, int out, kern_weight *w) {
+static plan_op *op_add(plan *p, plan_kind kind, int layer, int in, int in2, int out,
+                       kern_weight *w) {
     plan_op *op = &p->ops[p->n_ops++];
-    *op = (plan_op){.kind = kind, .layer = layer, .in = in, .in2 = in2, .out = out, .w = w, .eps = 1e-5f, .scale = 1.0f,
-                    .n_heads = 9, .n_heads_kv = 3, .head_dim = 64, .head_dim_v = 64};
+    *op = (plan_op){.kind = kind,
+                    .layer = layer,
+                    .in = in,
+                    .in2 = in2,
+                    .out = out,
+                    .w = w,
+                    .eps = 1e-5f,
+                    .scale = 1.0f,
+                    .n_heads = 9,
+                    .n_heads_kv = 3,
+                    .head_dim = 64,
+                    .head_dim_v = 64};
     return op;
 }
 
-static void bench_model(kern_device *d, int32_t format) {
-    plan_buffer buffers[N_BUFFERS] = {{"x", WIDTH}, {"h", WIDTH}, {"q", WIDTH},  {"k", 192},    {"v", 192},
-                                      {"a", WIDTH}, {"g", INNER}, {"u", INNER}, {"y", WIDTH}, {"logits", VOCABULARY}};
+/* only_rows: 0, or one case alone, for a profiler */
+static void bench_model(kern_device *d, int32_t format, int only_rows, int only_past) {
+    plan_buffer buffers[N_BUFFERS] = {
+        {"x", WIDTH}, {"h", WIDTH}, {"q", WIDTH}, {"k", 192},   {"v", 192},
+        {"a", WIDTH}, {"g", INNER}, {"u", INNER}, {"y", WIDTH}, {"logits", VOCABULARY}};
     plan_op ops[LAYERS * 16 + 3];
     float freqs[32];
     for (int i = 0; i < 32; i++) freqs[i] = powf(10000.0f, -(float)i / 32);
     plan_rope rope = {.freqs = freqs, .n_rotary = 64, .magnitude = 1.0f};
-    plan p = {.ops = ops, .n_layers = LAYERS, .buffers = buffers, .n_buffers = N_BUFFERS, .residual = X, .logits = LOGITS};
-    kern_weight *norm = weight_new(d, KERN_F32, 1, WIDTH), *head = weight_new(d, KERN_Q8_0, VOCABULARY, WIDTH);
+    plan p = {.ops = ops,
+              .n_layers = LAYERS,
+              .buffers = buffers,
+              .n_buffers = N_BUFFERS,
+              .residual = X,
+              .logits = LOGITS};
+    kern_weight *norm = weight_new(d, KERN_F32, 1, WIDTH),
+                *head = weight_new(d, KERN_Q8_0, VOCABULARY, WIDTH);
     double bytes = (double)VOCABULARY * WIDTH / 32 * 34;
     op_add(&p, PLAN_EMBED, 0, -1, -1, X, head);
     for (int l = 1; l <= LAYERS; l++) {
@@ -165,49 +204,60 @@ static void bench_model(kern_device *d, int32_t format) {
     kern_cpu.alloc(d, ROWS * 4, &ids);
     kern_cpu.alloc(d, 16 * VOCABULARY * 4, &logits);
     double roof = bandwidth(d), one = 0;
-    printf("%s model: %.1f MB a step, %.1f GB/s read: %.0f steps/s at most\n", kern_format_find(format)->name, bytes * 1e-6,
-           roof * 1e-9, roof / bytes);
+    printf("%s model: %.1f MB a step, %.1f GB/s read: %.0f steps/s at most\n",
+           kern_format_find(format)->name, bytes * 1e-6, roof * 1e-9, roof / bytes);
     const struct {
         int rows, past;
     } cases[] = {{1, 64}, {2, 64}, {4, 64}, {8, 64}, {16, 64}, {1, 1024}, {1, 4000}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         kern_sequence sequences[16];
         int rows = cases[c].rows;
-        for (int i = 0; i < rows; i++) sequences[i] = (kern_sequence){numbers + 8 * i, cases[c].past, 1, i};
-        kern_batch batch = {.n_rows = rows, .n_sequences = rows, .sequences = sequences, .ids = {&ids, 0, rows, 1},
+        if (only_rows != 0 && (rows != only_rows || cases[c].past != only_past)) continue;
+        for (int i = 0; i < rows; i++)
+            sequences[i] = (kern_sequence){numbers + 8 * i, cases[c].past, 1, i};
+        kern_batch batch = {.n_rows = rows,
+                            .n_sequences = rows,
+                            .sequences = sequences,
+                            .ids = {&ids, 0, rows, 1},
                             .logits = {&logits, 0, rows, VOCABULARY}};
         double best = 1e9;
-        for (int again = 0; again < 25; again++) {
+        for (int again = 0; again < (only_rows ? 200 : 25); again++) {
             double start = now();
-            if (kern_cpu.run(d, work, &p, 0, p.n_ops, &batch) != KERN_OK) printf("%s\n", kern_cpu.last_error(d)), exit(1);
+            if (kern_cpu.run(d, work, &p, 0, p.n_ops, &batch) != KERN_OK)
+                printf("%s\n", kern_cpu.last_error(d)), exit(1);
             best = fmin(best, now() - start);
         }
         if (c == 0) one = best;
-        printf("  decode %2d rows after %d: %.2f ms, %.0f tokens/s, %.0f %% of the roof, %.2f of one row\n", rows,
-               cases[c].past, best * 1e3, rows / best, 100 * bytes / best / roof, best / one);
+        printf("  decode %2d rows after %d: %.2f ms, %.0f tokens/s, %.0f %% of the roof, %.2f of "
+               "one row\n",
+               rows, cases[c].past, best * 1e3, rows / best, 100 * bytes / best / roof, best / one);
     }
     kern_sequence sequence = {numbers, 0, ROWS, 0};
-    kern_batch batch = {.n_rows = ROWS, .n_sequences = 1, .sequences = &sequence, .ids = {&ids, 0, ROWS, 1}};
+    kern_batch batch = {
+        .n_rows = ROWS, .n_sequences = 1, .sequences = &sequence, .ids = {&ids, 0, ROWS, 1}};
     double best = 1e9;
-    for (int again = 0; again < 3; again++) {
+    for (int again = 0; again < (only_rows == 0 ? 3 : only_rows == ROWS ? 10 : 0); again++) {
         double start = now();
         if (kern_cpu.run(d, work, &p, 0, body, &batch) != KERN_OK) exit(1);
         best = fmin(best, now() - start);
     }
-    printf("  prefill of %d: %.0f ms, %.0f tokens/s\n", ROWS, best * 1e3, ROWS / best);
+    if (best < 1e9)
+        printf("  prefill of %d: %.0f ms, %.0f tokens/s\n", ROWS, best * 1e3, ROWS / best);
     kern_cpu.free(d, &ids);
     kern_cpu.free(d, &logits);
     kern_cpu.work_close(d, work);
     kern_cpu.pages_close(d, pages);
     for (int i = 0; i < p.n_ops; i++)
-        if (ops[i].kind == PLAN_MATMUL && ops[i].w != head) weight_free(d, (kern_weight *)(uintptr_t)ops[i].w);
+        if (ops[i].kind == PLAN_MATMUL && ops[i].w != head)
+            weight_free(d, (kern_weight *)(uintptr_t)ops[i].w);
     weight_free(d, head);
     weight_free(d, norm);
 }
 
 int main(int argc, char **argv) {
     char message[200] = "";
-    kern_device_options options = {.n_threads = argc > 1 ? atoi(argv[1]) : 0, .tier = argc > 2 ? argv[2] : NULL};
+    kern_device_options options = {.n_threads = argc > 1 ? atoi(argv[1]) : 0,
+                                   .tier = argc > 2 ? argv[2] : NULL};
     const char *only = argc > 3 ? argv[3] : NULL;
     kern_device *d = kern_cpu.open(&options, message, sizeof message);
     if (d == NULL) return printf("%s\n", message), 1;
@@ -215,9 +265,12 @@ int main(int argc, char **argv) {
     for (const kern_format *f = kern_formats; f->name != NULL; f++)
         if (only == NULL || strcmp(only, f->name) == 0) bench_format(d, f);
     if (only == NULL || strcmp(only, "model") == 0) {
-        bench_model(d, KERN_Q4_1);
-        bench_model(d, KERN_Q8_0);
+        bench_model(d, KERN_Q4_1, 0, 0);
+        bench_model(d, KERN_Q8_0, 0, 0);
     }
+    int rows, past;
+    if (only != NULL && sscanf(only, "%d,%d", &rows, &past) == 2)
+        bench_model(d, KERN_Q4_1, rows, past);
     kern_cpu.close(d);
     return 0;
 }

@@ -1,5 +1,6 @@
-/* test_cpu.c: the cpu backend, every tier that the machine has: products of all formats against sums in f64,
- * row operations and attention against ref, and that a row's bits depend on neither batch nor threads. */
+/* test_cpu.c: the cpu backend, every tier that the machine has: products of all formats against
+ * sums in f64, row operations and attention against ref, and that a row's bits depend on neither
+ * batch nor threads. */
 #include "host.h"
 #include "memory.h"
 #include <math.h>
@@ -8,15 +9,16 @@
 #include <string.h>
 
 static int n_passed, n_failed;
-#define CHECK(condition, ...) \
-    do { \
-        if (condition) n_passed++; \
-        else { \
-            n_failed++; \
-            printf("%s:%d: %s: ", __FILE__, __LINE__, #condition); \
-            printf(__VA_ARGS__); \
-            printf("\n"); \
-        } \
+#define CHECK(condition, ...)                                                                      \
+    do {                                                                                           \
+        if (condition)                                                                             \
+            n_passed++;                                                                            \
+        else {                                                                                     \
+            n_failed++;                                                                            \
+            printf("%s:%d: %s: ", __FILE__, __LINE__, #condition);                                 \
+            printf(__VA_ARGS__);                                                                   \
+            printf("\n");                                                                          \
+        }                                                                                          \
     } while (0)
 
 static uint64_t state = 1;
@@ -35,16 +37,21 @@ static void put_f16(unsigned char *p, float x) {
 static void fill_blocks(const kern_format *f, unsigned char *p, int64_t n) {
     static const struct {
         int id, d, m;
-    } scales[] = {{KERN_Q4_0, 0, -1}, {KERN_Q4_1, 0, 2},    {KERN_Q5_0, 0, -1},  {KERN_Q5_1, 0, 2},
-                  {KERN_Q8_0, 0, -1}, {KERN_Q2_K, 80, 82},  {KERN_Q3_K, 108, -1}, {KERN_Q4_K, 0, 2},
-                  {KERN_Q5_K, 0, 2},  {KERN_Q6_K, 208, -1}, {KERN_IQ4_NL, 0, -1}, {KERN_IQ4_XS, 0, -1}};
+    } scales[] = {{KERN_Q4_0, 0, -1},   {KERN_Q4_1, 0, 2},    {KERN_Q5_0, 0, -1},
+                  {KERN_Q5_1, 0, 2},    {KERN_Q8_0, 0, -1},   {KERN_Q2_K, 80, 82},
+                  {KERN_Q3_K, 108, -1}, {KERN_Q4_K, 0, 2},    {KERN_Q5_K, 0, 2},
+                  {KERN_Q6_K, 208, -1}, {KERN_IQ4_NL, 0, -1}, {KERN_IQ4_XS, 0, -1}};
     for (int64_t i = 0; i < n / f->block_size; i++, p += f->block_bytes) {
         float x = random_float();
         uint16_t h;
-        if (f->id == KERN_F32) memcpy(p, &x, sizeof x);
-        else if (f->id == KERN_F16) put_f16(p, x);
-        else if (f->id == KERN_BF16) h = kern_f32_to_bf16(x), memcpy(p, &h, sizeof h);
-        for (int j = 0; j < f->block_bytes && f->block_size > 1; j++) p[j] = (unsigned char)random_word();
+        if (f->id == KERN_F32)
+            memcpy(p, &x, sizeof x);
+        else if (f->id == KERN_F16)
+            put_f16(p, x);
+        else if (f->id == KERN_BF16)
+            h = kern_f32_to_bf16(x), memcpy(p, &h, sizeof h);
+        for (int j = 0; j < f->block_bytes && f->block_size > 1; j++)
+            p[j] = (unsigned char)random_word();
         for (size_t j = 0; j < sizeof scales / sizeof *scales; j++) {
             if (scales[j].id != f->id) continue;
             put_f16(p + scales[j].d, 0.02f * random_float());
@@ -60,7 +67,8 @@ static kern_weight *weight_new(int32_t format, int64_t n_rows, int64_t n_columns
     size_t bytes = (size_t)n_rows * kern_format_bytes(f, n_columns);
     unsigned char *data = kern_alloc(bytes + 1);
     fill_blocks(f, data + 1, n_rows * n_columns);
-    *w = (kern_weight){.name = "w", .format = f, .data = data + 1, .n_rows = n_rows, .n_columns = n_columns};
+    *w = (kern_weight){
+        .name = "w", .format = f, .data = data + 1, .n_rows = n_rows, .n_columns = n_columns};
     return w;
 }
 static void weight_free(kern_weight *w) {
@@ -71,7 +79,8 @@ static void weight_free(kern_weight *w) {
 
 static kern_device *device_new(const kern_backend *b, const char *tier, int n_threads) {
     char message[200] = "";
-    kern_device *d = b->open(&(kern_device_options){.n_threads = n_threads, .tier = tier}, message, sizeof message);
+    kern_device *d = b->open(&(kern_device_options){.n_threads = n_threads, .tier = tier}, message,
+                             sizeof message);
     if (d == NULL) printf("%s\n", message), exit(1);
     return d;
 }
@@ -80,19 +89,23 @@ static kern_device *device_new(const kern_backend *b, const char *tier, int n_th
 static double rounded(const float *x, int64_t i) {
     const float *block = x + i / 32 * 32;
     float largest = 0;
-    for (int j = 0; j < 32; j++) largest = fmaxf(largest, fabsf(block[j]));
+    for (int j = 0; j < 32; j++) largest = fabsf(block[j]) > largest ? fabsf(block[j]) : largest;
     if (largest < 1e-35f) return 0;
     return (double)(largest / 127.0f) * (double)nearbyintf(x[i] * (127.0f / largest));
 }
 
-static int same_bits(const float *a, const float *b, int64_t n) { return memcmp(a, b, (size_t)n * sizeof *a) == 0; }
+static int same_bits(const float *a, const float *b, int64_t n) {
+    return memcmp(a, b, (size_t)n * sizeof *a) == 0;
+}
 
 /* out[T,N] of one product op by a device */
-static void product_run(kern_device *d, kern_weight *w, kern_weight *bias, const float *x, int32_t n_rows, float *out) {
+static void product_run(kern_device *d, kern_weight *w, kern_weight *bias, const float *x,
+                        int32_t n_rows, float *out) {
     const kern_backend *b = d->backend;
     plan_buffer buffers[2] = {{"x", (int32_t)w->n_columns}, {"y", (int32_t)w->n_rows}};
     plan_op op = {.kind = PLAN_MATMUL, .in = 0, .in2 = -1, .out = 1, .w = w, .bias = bias};
-    plan p = {.ops = &op, .n_ops = 1, .buffers = buffers, .n_buffers = 2, .residual = 0, .logits = 1};
+    plan p = {
+        .ops = &op, .n_ops = 1, .buffers = buffers, .n_buffers = 2, .residual = 0, .logits = 1};
     kern_work *work;
     kern_buffer logits;
     b->bind(d, w);
@@ -100,7 +113,8 @@ static void product_run(kern_device *d, kern_weight *w, kern_weight *bias, const
     if (b->work_open(d, &p, NULL, n_rows, &work) != KERN_OK) exit(1);
     size_t bytes = (size_t)n_rows * (size_t)w->n_rows * sizeof(float);
     b->alloc(d, bytes, &logits);
-    b->write(d, b->work_buffer(work, 0), 0, x, (size_t)n_rows * (size_t)w->n_columns * sizeof(float));
+    b->write(d, b->work_buffer(work, 0), 0, x,
+             (size_t)n_rows * (size_t)w->n_columns * sizeof(float));
     kern_batch batch = {.n_rows = n_rows, .logits = {&logits, 0, n_rows, w->n_rows}};
     int code = b->run(d, work, &p, 0, 1, &batch);
     CHECK(code == KERN_OK, "%s", b->last_error(d));
@@ -113,14 +127,18 @@ static void product_run(kern_device *d, kern_weight *w, kern_weight *bias, const
 
 static void test_product(kern_device *d, int32_t format, int64_t n, int64_t k, int32_t max_rows) {
     kern_weight *w = weight_new(format, n, k), *bias = weight_new(KERN_F32, 1, n);
-    float *x = kern_alloc_array((size_t)(max_rows * k), sizeof *x), *dense = kern_alloc_array((size_t)(n * k), sizeof *x);
-    float *out = kern_alloc_array((size_t)(max_rows * n), sizeof *x), *solo = kern_alloc_array((size_t)n, sizeof *x);
+    float *x = kern_alloc_array((size_t)(max_rows * k), sizeof *x),
+          *dense = kern_alloc_array((size_t)(n * k), sizeof *x);
+    float *out = kern_alloc_array((size_t)(max_rows * n), sizeof *x),
+          *solo = kern_alloc_array((size_t)n, sizeof *x);
     float *bias_f32 = kern_alloc_array((size_t)n, sizeof *x);
     double worst = 0;
-    for (int64_t i = 0; i < max_rows * k; i++) x[i] = random_float() * (i / 32 % 5 == 0 ? 30.0f : 1.0f);
+    for (int64_t i = 0; i < max_rows * k; i++)
+        x[i] = random_float() * (i / 32 % 5 == 0 ? 30.0f : 1.0f);
     for (int64_t i = 0; i < 32 && i < k; i++) x[i] = i % 2 ? 1e-40f : 0.0f; /* denormal */
     for (int64_t i = 0; i < n; i++)
-        w->format->dequantise((const char *)w->data + (size_t)i * kern_format_bytes(w->format, k), dense + i * k, k);
+        w->format->dequantise((const char *)w->data + (size_t)i * kern_format_bytes(w->format, k),
+                              dense + i * k, k);
     memcpy(bias_f32, bias->data, (size_t)n * sizeof(float));
     for (int32_t n_rows = max_rows; n_rows >= 1; n_rows--) {
         product_run(d, w, bias, x, n_rows, out);
@@ -128,7 +146,8 @@ static void test_product(kern_device *d, int32_t format, int64_t n, int64_t k, i
             for (int64_t i = 0; i < n; i++) {
                 double sum = bias_f32[i], size = fabs(sum) + 1e-3;
                 for (int64_t j = 0; j < k; j++) {
-                    double a = w->format->block_size > 1 ? rounded(x + t * k, j) : (double)x[t * k + j];
+                    double a =
+                        w->format->block_size > 1 ? rounded(x + t * k, j) : (double)x[t * k + j];
                     sum += a * (double)dense[i * k + j];
                     size += fabs(a * (double)dense[i * k + j]);
                 }
@@ -136,11 +155,12 @@ static void test_product(kern_device *d, int32_t format, int64_t n, int64_t k, i
             }
         }
         product_run(d, w, bias, x + (n_rows - 1) * k, 1, solo);
-        CHECK(same_bits(solo, out + (n_rows - 1) * n, n), "%s %s: row %d of %d differs from itself alone, K %lld",
-              kern_tier_name(d->tier), w->format->name, n_rows, n_rows, (long long)k);
+        CHECK(same_bits(solo, out + (n_rows - 1) * n, n),
+              "%s %s: row %d of %d differs from itself alone, K %lld", kern_tier_name(d->tier),
+              w->format->name, n_rows, n_rows, (long long)k);
     }
-    CHECK(worst < 2e-6, "%s %s [%lld,%lld]: %g", kern_tier_name(d->tier), w->format->name, (long long)n, (long long)k,
-          worst);
+    CHECK(worst < 2e-6, "%s %s [%lld,%lld]: %g", kern_tier_name(d->tier), w->format->name,
+          (long long)n, (long long)k, worst);
     /* not finite: that row and no other */
     for (int c = 0; c < 3; c++) {
         float bad[3] = {NAN, INFINITY, 3e38f}, kept = x[k];
@@ -150,12 +170,13 @@ static void test_product(kern_device *d, int32_t format, int64_t n, int64_t k, i
         x[k] = bad[c];
         product_run(d, w, bias, x, max_rows, out);
         x[k] = kept;
-        CHECK(same_bits(out, before, n) && same_bits(out + 2 * n, before + 2 * n, (max_rows - 2) * n), "%s: neighbours",
-              w->format->name);
+        CHECK(same_bits(out, before, n) &&
+                  same_bits(out + 2 * n, before + 2 * n, (max_rows - 2) * n),
+              "%s: neighbours", w->format->name);
         int finite = 0;
         for (int64_t i = 0; i < n; i++) finite += isfinite(out[n + i]) != 0;
-        CHECK(c == 2 || finite == 0, "%s %s: %d of %lld results are finite", kern_tier_name(d->tier), w->format->name,
-              finite, (long long)n);
+        CHECK(c == 2 || finite == 0, "%s %s: %d of %lld results are finite",
+              kern_tier_name(d->tier), w->format->name, finite, (long long)n);
         kern_free(before);
     }
     weight_free(w);
@@ -168,7 +189,22 @@ static void test_product(kern_device *d, int32_t format, int64_t n, int64_t k, i
 }
 
 /* A model of two layers with every kind of operation, by hand. */
-enum { X, H, Q, K, V, A, G, U, LOGITS, N_BUFFERS, VOCABULARY = 37, WIDTH = 64, INNER = 96, N_OPS = 64 };
+enum {
+    X,
+    H,
+    Q,
+    K,
+    V,
+    A,
+    G,
+    U,
+    LOGITS,
+    N_BUFFERS,
+    VOCABULARY = 37,
+    WIDTH = 64,
+    INNER = 96,
+    N_OPS = 64
+};
 
 typedef struct model {
     int32_t n_heads, n_heads_kv, dim, dim_v, window;
@@ -185,10 +221,20 @@ static kern_weight *model_weight(model *m, int32_t format, int64_t n_rows, int64
     return m->weights[m->n_weights++] = weight_new(format, n_rows, n_columns);
 }
 
-static plan_op *model_op(model *m, plan_kind kind, int32_t layer, int32_t in, int32_t in2, int32_t out) {
+static plan_op *model_op(model *m, plan_kind kind, int32_t layer, int32_t in, int32_t in2,
+                         int32_t out) {
     plan_op *op = &m->ops[m->p.n_ops++];
-    *op = (plan_op){.kind = kind, .layer = layer, .in = in, .in2 = in2, .out = out, .eps = 0.01f, .scale = 1.0f,
-                    .n_heads = m->n_heads, .n_heads_kv = m->n_heads_kv, .head_dim = m->dim, .head_dim_v = m->dim_v};
+    *op = (plan_op){.kind = kind,
+                    .layer = layer,
+                    .in = in,
+                    .in2 = in2,
+                    .out = out,
+                    .eps = 0.01f,
+                    .scale = 1.0f,
+                    .n_heads = m->n_heads,
+                    .n_heads_kv = m->n_heads_kv,
+                    .head_dim = m->dim,
+                    .head_dim_v = m->dim_v};
     return op;
 }
 
@@ -226,14 +272,19 @@ static void model_layer(model *m, int32_t l, int32_t format) {
     model_op(m, PLAN_ADD, l, H, -1, X);
 }
 
-static model *model_new(int32_t format, int32_t n_heads, int32_t n_heads_kv, int32_t dim, int32_t dim_v, int32_t window) {
+static model *model_new(int32_t format, int32_t n_heads, int32_t n_heads_kv, int32_t dim,
+                        int32_t dim_v, int32_t window) {
     model *m = kern_alloc(sizeof *m);
-    *m = (model){.n_heads = n_heads, .n_heads_kv = n_heads_kv, .dim = dim, .dim_v = dim_v, .window = window};
-    const int32_t widths[N_BUFFERS] = {WIDTH, WIDTH, n_heads * dim, n_heads_kv * dim, n_heads_kv * dim_v, n_heads * dim_v,
-                                       INNER, INNER, VOCABULARY};
+    *m = (model){
+        .n_heads = n_heads, .n_heads_kv = n_heads_kv, .dim = dim, .dim_v = dim_v, .window = window};
+    const int32_t widths[N_BUFFERS] = {
+        WIDTH,           WIDTH, n_heads * dim, n_heads_kv * dim, n_heads_kv * dim_v,
+        n_heads * dim_v, INNER, INNER,         VOCABULARY};
     for (int i = 0; i < N_BUFFERS; i++) m->buffers[i] = (plan_buffer){"b", widths[i]};
     for (int l = 0; l < 2; l++) {
-        m->rope[l] = (plan_rope){.n_rotary = l == 0 ? dim / 2 * 2 : dim / 4 * 2, .magnitude = 1.1f, .interleaved = l == 1};
+        m->rope[l] = (plan_rope){.n_rotary = l == 0 ? dim / 2 * 2 : dim / 4 * 2,
+                                 .magnitude = 1.1f,
+                                 .interleaved = l == 1};
         m->rope[l].freqs = kern_alloc_array((size_t)dim, sizeof(float));
         for (int i = 0; i < dim; i++) m->rope[l].freqs[i] = powf(10000.0f, -(float)i / (float)dim);
     }
@@ -245,8 +296,14 @@ static model *model_new(int32_t format, int32_t n_heads, int32_t n_heads_kv, int
     model_layer(m, 2, format);
     model_op(m, PLAN_NORM_RMS, 3, X, -1, H)->w = model_weight(m, KERN_F32, 1, WIDTH);
     model_matmul(m, 3, H, LOGITS, format);
-    m->p = (plan){.ops = m->ops, .n_ops = m->p.n_ops, .n_layers = 2, .first_op = m->first_op, .buffers = m->buffers,
-                  .n_buffers = N_BUFFERS, .residual = X, .logits = LOGITS};
+    m->p = (plan){.ops = m->ops,
+                  .n_ops = m->p.n_ops,
+                  .n_layers = 2,
+                  .first_op = m->first_op,
+                  .buffers = m->buffers,
+                  .n_buffers = N_BUFFERS,
+                  .residual = X,
+                  .logits = LOGITS};
     return m;
 }
 
@@ -256,9 +313,10 @@ static void model_free(model *m) {
     kern_free(m);
 }
 
-/* Feeds n_sequences copies of a text of n tokens (the i-th begins with token i) in passes of `piece` rows each;
- * logits of all rows of the first: out[n, VOCABULARY]. */
-static void model_run(kern_device *d, model *m, kern_kv kv, int32_t n, int32_t piece, int32_t n_sequences, float *out) {
+/* Feeds n_sequences copies of a text of n tokens (the i-th begins with token i) in passes of
+ * `piece` rows each; logits of all rows of the first: out[n, VOCABULARY]. */
+static void model_run(kern_device *d, model *m, kern_kv kv, int32_t n, int32_t piece,
+                      int32_t n_sequences, float *out) {
     const kern_backend *b = d->backend;
     kern_kv_shape shape = {2, m->n_heads_kv, m->dim, m->dim_v, kv};
     int32_t n_each = (n + 31) / 32, n_pages = n_each * n_sequences, max_rows = piece * n_sequences;
@@ -273,7 +331,8 @@ static void model_run(kern_device *d, model *m, kern_kv kv, int32_t n, int32_t p
     for (int32_t i = 0; i < n_pages; i++) {
         pages[i] = n_pages - 1 - i;
         b->page_reserve(d, cache, i);
-        for (size_t j = 0; j < cache->page_bytes / 4; j++) ((uint32_t *)(void *)cache->pages[i])[j] = 0xffffffff; /* NaN */
+        for (size_t j = 0; j < cache->page_bytes / 4; j++)
+            ((uint32_t *)(void *)cache->pages[i])[j] = 0xffffffff; /* NaN */
     }
     if (b->work_open(d, &m->p, cache, max_rows, &work) != KERN_OK) exit(1);
     b->alloc(d, (size_t)max_rows * 4, &id_buffer);
@@ -282,15 +341,19 @@ static void model_run(kern_device *d, model *m, kern_kv kv, int32_t n, int32_t p
         int32_t rows = n - past < piece ? n - past : piece;
         for (int32_t s = 0; s < n_sequences; s++) {
             sequences[s] = (kern_sequence){pages + s * n_each, past, rows, s * rows};
-            for (int32_t i = 0; i < rows; i++) ids[s * rows + i] = past + i == 0 ? s : (past + i) * 7 % VOCABULARY;
+            for (int32_t i = 0; i < rows; i++)
+                ids[s * rows + i] = past + i == 0 ? s : (past + i) * 7 % VOCABULARY;
         }
         b->write(d, &id_buffer, 0, ids, (size_t)(rows * n_sequences) * 4);
-        kern_batch batch = {.n_rows = rows * n_sequences, .n_sequences = n_sequences, .sequences = sequences,
+        kern_batch batch = {.n_rows = rows * n_sequences,
+                            .n_sequences = n_sequences,
+                            .sequences = sequences,
                             .ids = {&id_buffer, 0, rows * n_sequences, 1},
                             .logits = {&logits, 0, rows * n_sequences, VOCABULARY}};
         int code = b->run(d, work, &m->p, 0, m->p.n_ops, &batch);
         CHECK(code == KERN_OK, "%s", b->last_error(d));
-        b->read(d, &logits, 0, out + (int64_t)past * VOCABULARY, (size_t)rows * VOCABULARY * sizeof(float));
+        b->read(d, &logits, 0, out + (int64_t)past * VOCABULARY,
+                (size_t)rows * VOCABULARY * sizeof(float));
     }
     b->free(d, &id_buffer);
     b->free(d, &logits);
@@ -312,33 +375,41 @@ static double largest_difference(const float *a, const float *b, int64_t n) {
     return worst / size;
 }
 
-static void test_model(const char *tier, int32_t format, int32_t n_heads, int32_t n_heads_kv, int32_t dim, int32_t dim_v,
-                       int32_t window, int32_t n) {
+static void test_model(const char *tier, int32_t format, int32_t n_heads, int32_t n_heads_kv,
+                       int32_t dim, int32_t dim_v, int32_t window, int32_t n) {
     model *m = model_new(format, n_heads, n_heads_kv, dim, dim_v, window);
     kern_device *ref = device_new(&kern_ref, NULL, 2), *one = device_new(&kern_cpu, tier, 1);
     kern_device *two = device_new(&kern_cpu, tier, 2), *five = device_new(&kern_cpu, tier, 5);
     int64_t size = (int64_t)n * VOCABULARY;
-    float *expected = kern_alloc_array((size_t)size, sizeof *expected), *whole = kern_alloc_array((size_t)size, sizeof *whole);
+    float *expected = kern_alloc_array((size_t)size, sizeof *expected),
+          *whole = kern_alloc_array((size_t)size, sizeof *whole);
     float *other = kern_alloc_array((size_t)size, sizeof *other);
     model_run(ref, m, KERN_KV_F32, n, n, 1, expected);
     model_run(two, m, KERN_KV_F32, n, n, 1, whole);
     double worst = largest_difference(whole, expected, size);
-    CHECK(worst < (format == KERN_F32 ? 2e-5 : 0.2), "%s, %s, heads %d/%d of %d, window %d: %g of ref", tier,
-          kern_format_find(format)->name, n_heads, n_heads_kv, dim, window, worst);
+    CHECK(worst < (format == KERN_F32 ? 2e-5 : 0.2),
+          "%s, %s, heads %d/%d of %d, window %d: %g of ref", tier, kern_format_find(format)->name,
+          n_heads, n_heads_kv, dim, window, worst);
     for (int kv = 0; kv < 3; kv++) {
         if (kv == KERN_KV_Q8_0 && (dim % 32 != 0 || dim_v % 32 != 0)) continue;
         const struct {
             kern_device *device;
             int32_t piece, n_sequences;
-        } ways[] = {{one, n, 1}, {two, 1, 1}, {two, 7, 1}, {five, 3, 2}, {two, 33, 3}, {one, 2, 5}};
+        } ways[] = {{one, n, 1},   {two, 1, 1},  {two, 67, 1},
+                    {five, 19, 2}, {two, 33, 3}, {one, 2, 5}};
         model_run(two, m, (kern_kv)kv, n, n, 1, whole);
         worst = largest_difference(whole, expected, size);
-        CHECK(worst < (format == KERN_F32 ? (kv == 0 ? 2e-5 : kv == 1 ? 5e-3 : 5e-2) : 0.2), "%s, kv %d: %g of ref", tier, kv,
-              worst);
-        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        CHECK(worst < (format == KERN_F32 ? (kv == 0   ? 2e-5
+                                             : kv == 1 ? 5e-3
+                                                       : 5e-2)
+                                          : 0.2),
+              "%s, kv %d: %g of ref", tier, kv, worst);
+        for (size_t i = 0; i < (n > 100 ? 4 : sizeof ways / sizeof *ways); i++) {
             model_run(ways[i].device, m, (kern_kv)kv, n, ways[i].piece, ways[i].n_sequences, other);
-            CHECK(same_bits(whole, other, size), "%s, %s, heads %d/%d of %d, kv %d: %d sequences, pieces of %d, way %d", tier,
-                  kern_format_find(format)->name, n_heads, n_heads_kv, dim, kv, ways[i].n_sequences, ways[i].piece, (int)i);
+            CHECK(same_bits(whole, other, size),
+                  "%s, %s, heads %d/%d of %d, kv %d: %d sequences, pieces of %d, way %d", tier,
+                  kern_format_find(format)->name, n_heads, n_heads_kv, dim, kv, ways[i].n_sequences,
+                  ways[i].piece, (int)i);
         }
     }
     kern_cpu.close(one);
@@ -374,7 +445,8 @@ static void test_activations(kern_device *d) {
             worst = fmax(worst, fabs(e - (double)y[j]) / (fabs(e) + 1e-6));
         }
         CHECK(worst < 3e-6, "%s, activation %d: %g", kern_tier_name(d->tier), i, worst);
-        CHECK(fabsf(y[0]) < 1e-6f && y[1] == 1e30f && isnan(y[2]), "%g %g %g", (double)y[0], (double)y[1], (double)y[2]);
+        CHECK(fabsf(y[0]) < 1e-6f && y[1] == 1e30f && isnan(y[2]), "%g %g %g", (double)y[0],
+              (double)y[1], (double)y[2]);
         kern_cpu.work_close(d, work);
     }
 }
@@ -395,11 +467,16 @@ static void test_refusals(const char *tier) {
     memset(ids.data, 0, 64);
     kern_cpu.alloc(d, 4 * VOCABULARY * 4, &logits);
     kern_sequence sequence = {pages, 0, 1, 0};
-    kern_batch batch = {.n_rows = 1, .n_sequences = 1, .sequences = &sequence, .ids = {&ids, 0, 1, 1},
+    kern_batch batch = {.n_rows = 1,
+                        .n_sequences = 1,
+                        .sequences = &sequence,
+                        .ids = {&ids, 0, 1, 1},
                         .logits = {&logits, 0, 1, VOCABULARY}};
-    CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_DEVICE, "a page without memory");
+    CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_DEVICE,
+          "a page without memory");
     kern_cpu.page_reserve(d, cache, 0);
-    CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_OK, "%s", kern_cpu.last_error(d));
+    CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_OK, "%s",
+          kern_cpu.last_error(d));
     batch.stop = &stop;
     CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_INTERRUPTED, "stop");
     batch.stop = NULL;
@@ -407,10 +484,12 @@ static void test_refusals(const char *tier) {
     CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_UNSUPPORTED, "a tree");
     batch.parents = NULL;
     sequence.n_rows = 2;
-    CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_DEVICE, "more rows than the batch");
+    CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_DEVICE,
+          "more rows than the batch");
     sequence.n_rows = 1;
     batch.n_rows = 5;
-    CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_DEVICE, "more rows than opened");
+    CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_DEVICE,
+          "more rows than opened");
     kern_cpu.free(d, &ids);
     kern_cpu.free(d, &logits);
     kern_cpu.work_close(d, work);
@@ -422,7 +501,9 @@ static void test_refusals(const char *tier) {
 
 static void test_open(void) {
     char message[200] = "";
-    CHECK(kern_cpu.open(&(kern_device_options){.n_threads = 1, .tier = "sse"}, message, sizeof message) == NULL, "sse");
+    CHECK(kern_cpu.open(&(kern_device_options){.n_threads = 1, .tier = "sse"}, message,
+                        sizeof message) == NULL,
+          "sse");
     CHECK(strstr(message, "sse") != NULL && strstr(message, "plain") != NULL, "%s", message);
     kern_device *d = device_new(&kern_cpu, "avx512", 1);
     CHECK(d->tier <= kern_tier_best(), "%s", kern_cpu.describe(d));
@@ -440,19 +521,21 @@ int main(void) {
         for (const kern_format *f = kern_formats; f->name != NULL; f++) {
             const int64_t columns[] = {1, 7, 33, 32, 64, 288, 576, 1056, 256, 512, 2304};
             for (size_t j = 0; j < sizeof columns / sizeof *columns; j++)
-                if (columns[j] % f->block_size == 0) test_product(d, f->id, j % 2 ? 13 : 27, columns[j], 9);
+                if (columns[j] % f->block_size == 0)
+                    test_product(d, f->id, j % 2 ? 13 : 27, columns[j], 9);
             test_product(d, f->id, 1, 512, 9);
             test_product(d, f->id, 7, 512, 41);
         }
         kern_cpu.close(d);
         test_refusals(tiers[i]);
         test_model(tiers[i], KERN_F32, 3, 1, 64, 64, 0, 70);
-        test_model(tiers[i], KERN_F32, 6, 2, 24, 24, 40, 300);
+        test_model(tiers[i], KERN_F32, 4, 2, 24, 24, 40, 300);
         test_model(tiers[i], KERN_F32, 4, 4, 13, 21, 5, 45);
-        test_model(tiers[i], KERN_F32, 20, 1, 32, 32, 270, 600);
-        test_model(tiers[i], KERN_Q4_1, 9, 3, 32, 32, 0, 530);
+        test_model(tiers[i], KERN_F32, 20, 1, 32, 32, 27, 60);
+        test_model(tiers[i], KERN_F32, 2, 1, 32, 32, 270, 530);
+        test_model(tiers[i], KERN_Q4_1, 9, 3, 32, 32, 0, 70);
         test_model(tiers[i], KERN_Q8_0, 2, 1, 256, 256, 33, 66);
-        test_model(tiers[i], KERN_BF16, 2, 2, 80, 128, 100, 290);
+        test_model(tiers[i], KERN_BF16, 2, 2, 80, 128, 20, 40);
     }
     printf("%d passed, %d failed\n", n_passed, n_failed);
     return n_failed != 0;
