@@ -135,6 +135,21 @@ for _, entry in ipairs(models()) do
       assert.equal(model.width, hidden[1].n_columns)
     end)
 
+    it("an early exit is the head on that layer's rows, and refuses a deeper pass", function()
+      if model.n_layers < 2 then return end
+      local kv <close> = model:cache()
+      local early = model:forward(kv, slice(text, 1, 9), {exit = 1, rows = "all"})
+      local whole <close> = model:cache()
+      local _, hidden = model:forward(whole, slice(text, 1, 9), {hidden = {1}})
+      assert.same(model:logits(hidden[1]):lists(), early:lists())
+      assert.same(rows(model, whole, 7, {exit = 1}), rows(model, kv, 7, {exit = 1}))
+      local ok, err = pcall(model.forward, model, kv, 7)
+      assert.is_false(ok)
+      assert.equal("misuse", err.kind)
+      kv:truncate(0)
+      assert.same(last(model, slice(text, 1, 9)), rows(model, kv, slice(text, 1, 9))[1])
+    end)
+
     it("save and restore continues as if uninterrupted", function()
       local path = h.scratch("cache.kv")
       local kv <close> = model:cache()

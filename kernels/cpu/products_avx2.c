@@ -280,8 +280,14 @@ INLINE void product_panel(const cpu_product *p, const int format, int64_t first,
     }
 }
 
+/* Formats that few files are in always go through a panel: a kernel less for each. */
+INLINE int format_is_direct(const int format) {
+    return format_is_float(format) || format == KERN_Q4_0 || format == KERN_Q4_1 ||
+           format == KERN_Q5_0 || format == KERN_Q8_0 || format == KERN_Q4_K || format == KERN_Q6_K;
+}
+
 INLINE void product(const cpu_product *p, const int format, int64_t first, int64_t n, void *panel) {
-    if (format_is_float(format) || p->n_x < PANEL_LEAST)
+    if (format_is_float(format) || (format_is_direct(format) && p->n_x < PANEL_LEAST))
         product_direct(p, format, first, first + n);
     else
         product_panel(p, format, first, first + n, panel);
