@@ -3,8 +3,8 @@
  *   x ── RMS ── q k v ── head norms ── rope (pairs i, i+d/2) ── attention ── o ── RMS ──(+)──
  *     ── RMS ── gate up ── GELU(tanh)·up ── down ── RMS ──(+)── x
  *
- * The embedding is scaled by sqrt(width). Five layers of six look back one window only and rotate by a
- * base of their own without scaling; every sixth sees everything. */
+ * The embedding is scaled by sqrt(width). Five layers of six look back one window only and rotate
+ * by a base of their own without scaling; every sixth sees everything. */
 #include "arch.h"
 
 #include <math.h>
@@ -18,11 +18,14 @@ void arch_gemma3_build(builder *b) {
     int32_t y = builder_buffer(b, "y", width);
     int64_t pattern = builder_int(b, "attention.sliding_window_pattern", 1, 1 << 20, PATTERN);
     double local_base = builder_float(b, "rope.freq_base_swa", 1, 1e12, 10000);
-    const kern_weight *embedding = builder_weight(b, b->shape.vocab_size, width, "token_embd.weight");
-    /* The 27B model (62 layers) divides scores by sqrt(width / heads), all others by sqrt(head_dim). */
+    const kern_weight *embedding =
+        builder_weight(b, b->shape.vocab_size, width, "token_embd.weight");
+    /* The 27B model (62 layers) divides scores by sqrt(width / heads), all others by
+     * sqrt(head_dim). */
     float scale = b->shape.n_layers == 62 ? 1 / sqrtf((float)width / (float)b->shape.n_heads) : 0;
     attention_parts global = {builder_rope_table(b, false), scale, 0, true};
-    attention_parts local = {builder_rope_plain(b, local_base, false), scale, b->shape.window, true};
+    attention_parts local = {builder_rope_plain(b, local_base, false), scale, b->shape.window,
+                             true};
 
     builder_layer(b, 0);
     builder_embed(b, x, embedding, sqrtf((float)width));
@@ -30,7 +33,8 @@ void arch_gemma3_build(builder *b) {
         builder_layer(b, l);
         builder_norm(b, x, h, builder_weight(b, 1, width, "blk.%d.attn_norm.weight", l - 1));
         builder_attention(b, h, y, l % pattern == 0 ? &global : &local);
-        builder_norm(b, y, y, builder_weight(b, 1, width, "blk.%d.post_attention_norm.weight", l - 1));
+        builder_norm(b, y, y,
+                     builder_weight(b, 1, width, "blk.%d.post_attention_norm.weight", l - 1));
         builder_add(b, y, x);
         builder_norm(b, x, h, builder_weight(b, 1, width, "blk.%d.ffn_norm.weight", l - 1));
         builder_gated_ffn(b, h, y, PLAN_GELU_MUL);

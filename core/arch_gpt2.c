@@ -1,7 +1,8 @@
 /* arch_gpt2.c: GPT-2 (Radford et al. 2019).
  *
  *   x = embedding + position
- *   x ── LayerNorm ── q k v (one matrix, + bias) ── attention ── o ──(+)── LayerNorm ── up ── GELU(tanh) ── down ──(+)── x
+ *   x ── LayerNorm ── q k v (one matrix, + bias) ── attention ── o ──(+)── LayerNorm ── up ──
+ * GELU(tanh) ── down ──(+)── x
  */
 #include "arch.h"
 
@@ -46,8 +47,10 @@ void arch_gpt2_build(builder *b) {
     int32_t width = b->shape.width, n_ffn = b->shape.n_ffn;
     int32_t x = builder_buffer(b, "x", width), h = builder_buffer(b, "h", width);
     int32_t y = builder_buffer(b, "y", width), f = builder_buffer(b, "ffn", n_ffn);
-    const kern_weight *embedding = builder_weight(b, b->shape.vocab_size, width, "token_embd.weight");
-    const kern_weight *positions = builder_weight(b, b->shape.ctx_train, width, "position_embd.weight");
+    const kern_weight *embedding =
+        builder_weight(b, b->shape.vocab_size, width, "token_embd.weight");
+    const kern_weight *positions =
+        builder_weight(b, b->shape.ctx_train, width, "position_embd.weight");
 
     builder_layer(b, 0);
     builder_embed(b, x, embedding, 1);

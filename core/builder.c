@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WIDTH_MAX (1 << 24) /* of any matrix side but the vocabulary; keeps every product in range */
+#define WIDTH_MAX                                                                                  \
+    (1 << 24) /* of any matrix side but the vocabulary; keeps every product in range */
 
 void builder_fail(builder *b, const char *format, ...) {
     if (b->failed) return;
@@ -62,7 +63,8 @@ gguf_string builder_string(builder *b, const char *name) {
     gguf_string value = {"", 0};
     char key[160];
     if (!b->failed)
-        check_got(b, gguf_get_string(b->file, key_of(b, name, key, sizeof key), &value, b->err), false, key);
+        check_got(b, gguf_get_string(b->file, key_of(b, name, key, sizeof key), &value, b->err),
+                  false, key);
     return value;
 }
 
@@ -71,7 +73,8 @@ static int32_t uniform_count(builder *b, const char *name, int32_t or_else) {
     char key[160];
     key_of(b, name, key, sizeof key);
     const gguf_value *value = b->failed ? NULL : gguf_find(b->file, key);
-    if (!value || value->type != GGUF_ARRAY) return (int32_t)builder_int(b, name, 1, 65536, or_else);
+    if (!value || value->type != GGUF_ARRAY)
+        return (int32_t)builder_int(b, name, 1, 65536, or_else);
     if (!gguf_is_int(value->item_type) || value->n < (size_t)b->shape.n_layers) {
         builder_fail(b, "%s: needs %d integers, has %zu items of type %s", key, b->shape.n_layers,
                      value->n, gguf_type_name(value->item_type));
@@ -81,7 +84,9 @@ static int32_t uniform_count(builder *b, const char *name, int32_t or_else) {
     for (size_t i = 0; i < (size_t)b->shape.n_layers; i++) {
         int64_t n = gguf_item_int(value, i);
         if (n != first || n < 1 || n > 65536) {
-            builder_fail(b, "%s: %lld in layer 1 and %lld in layer %zu: layers of different shape are not supported",
+            builder_fail(b,
+                         "%s: %lld in layer 1 and %lld in layer %zu: layers of different shape are "
+                         "not supported",
                          key, (long long)first, (long long)n, i + 1);
             return 1;
         }
@@ -96,19 +101,24 @@ void builder_shape(builder *b, const char *eps_key) {
     s->n_ffn = (int32_t)builder_int(b, "feed_forward_length", 1, WIDTH_MAX, 0);
     s->n_heads = uniform_count(b, "attention.head_count", 0);
     s->n_heads_kv = uniform_count(b, "attention.head_count_kv", s->n_heads);
-    s->head_dim = (int32_t)builder_int(b, "attention.key_length", 1, 65536, b->failed ? 1 : s->width / s->n_heads);
+    s->head_dim = (int32_t)builder_int(b, "attention.key_length", 1, 65536,
+                                       b->failed ? 1 : s->width / s->n_heads);
     s->head_dim_v = (int32_t)builder_int(b, "attention.value_length", 1, 65536, s->head_dim);
-    s->n_rotary = (int32_t)builder_int(b, "rope.dimension_count", 2, 65536, s->head_dim > 1 ? s->head_dim : 2);
+    s->n_rotary = (int32_t)builder_int(b, "rope.dimension_count", 2, 65536,
+                                       s->head_dim > 1 ? s->head_dim : 2);
     s->ctx_train = builder_int(b, "context_length", 1, INT32_MAX, 0);
     s->window = (int32_t)builder_int(b, "attention.sliding_window", 0, INT32_MAX, 0);
     s->eps = (float)builder_float(b, eps_key, 0, 1, NAN);
     s->rope_base = builder_float(b, "rope.freq_base", 1, 1e12, 10000);
     if (b->failed) return;
     if (s->n_heads % s->n_heads_kv)
-        builder_fail(b, "%d query heads are not a multiple of %d key/value heads", s->n_heads, s->n_heads_kv);
+        builder_fail(b, "%d query heads are not a multiple of %d key/value heads", s->n_heads,
+                     s->n_heads_kv);
     if (s->n_rotary > s->head_dim || s->n_rotary % 2)
-        builder_fail(b, "rope.dimension_count %d must be even and at most the head's %d", s->n_rotary, s->head_dim);
-    if ((int64_t)s->n_heads * s->head_dim > WIDTH_MAX || (int64_t)s->n_heads * s->head_dim_v > WIDTH_MAX)
+        builder_fail(b, "rope.dimension_count %d must be even and at most the head's %d",
+                     s->n_rotary, s->head_dim);
+    if ((int64_t)s->n_heads * s->head_dim > WIDTH_MAX ||
+        (int64_t)s->n_heads * s->head_dim_v > WIDTH_MAX)
         builder_fail(b, "%d heads of %d values are too wide", s->n_heads, s->head_dim);
     const gguf_tensor *embedding = gguf_tensor_find(b->file, "token_embd.weight");
     if (!embedding) {
@@ -116,13 +126,15 @@ void builder_shape(builder *b, const char *eps_key) {
     } else {
         s->vocab_size = embedding->dims[1];
         if (s->vocab_size > INT32_MAX)
-            builder_fail(b, "token_embd.weight has %lld rows, at most %d", (long long)s->vocab_size, INT32_MAX);
+            builder_fail(b, "token_embd.weight has %lld rows, at most %d", (long long)s->vocab_size,
+                         INT32_MAX);
     }
 }
 
 /* ---- tensors ---- */
 
-static kern_weight *weight_bind(builder *b, int64_t n_rows, int64_t n_columns, const char *name, bool required) {
+static kern_weight *weight_bind(builder *b, int64_t n_rows, int64_t n_columns, const char *name,
+                                bool required) {
     if (b->failed) return NULL;
     const gguf_tensor *t = gguf_tensor_find(b->file, name);
     if (!t) {
@@ -158,7 +170,8 @@ static void vector_convert(builder *b, kern_weight *w) {
     w->format->dequantise(w->data, values, w->n_columns);
     for (int64_t i = 0; i < w->n_columns; i++) {
         if (isfinite(values[i])) continue;
-        builder_fail(b, "tensor %s: entry %lld is %g", w->name, (long long)i + 1, (double)values[i]);
+        builder_fail(b, "tensor %s: entry %lld is %g", w->name, (long long)i + 1,
+                     (double)values[i]);
         kern_free(values);
         return;
     }
@@ -166,8 +179,8 @@ static void vector_convert(builder *b, kern_weight *w) {
     w->data = w->owned = values;
 }
 
-static const kern_weight *weight_named(builder *b, int64_t n_rows, int64_t n_columns, const char *name,
-                                       bool required) {
+static const kern_weight *weight_named(builder *b, int64_t n_rows, int64_t n_columns,
+                                       const char *name, bool required) {
     int32_t n_before = b->n_weights;
     kern_weight *w = weight_bind(b, n_rows, n_columns, name, required);
     if (!w || b->n_weights == n_before) return w;
@@ -191,12 +204,14 @@ static const kern_weight *weight_named(builder *b, int64_t n_rows, int64_t n_col
     vsnprintf(name, sizeof name, format, arguments);                                               \
     va_end(arguments)
 
-const kern_weight *builder_weight(builder *b, int64_t n_rows, int64_t n_columns, const char *format, ...) {
+const kern_weight *builder_weight(builder *b, int64_t n_rows, int64_t n_columns, const char *format,
+                                  ...) {
     FORMAT_NAME(name);
     return weight_named(b, n_rows, n_columns, name, true);
 }
 
-const kern_weight *builder_weight_optional(builder *b, int64_t n_rows, int64_t n_columns, const char *format, ...) {
+const kern_weight *builder_weight_optional(builder *b, int64_t n_rows, int64_t n_columns,
+                                           const char *format, ...) {
     FORMAT_NAME(name);
     return weight_named(b, n_rows, n_columns, name, false);
 }
@@ -250,8 +265,16 @@ static plan_op *op_add(builder *b, plan_kind kind, int32_t in, int32_t in2, int3
     }
     plan_op *op = &p->ops[p->n_ops++];
     const arch_shape *s = &b->shape;
-    *op = (plan_op){.kind = kind, .layer = b->layer, .in = in, .in2 = in2, .out = out, .eps = s->eps, .scale = 1,
-                    .n_heads = s->n_heads, .n_heads_kv = s->n_heads_kv, .head_dim = s->head_dim,
+    *op = (plan_op){.kind = kind,
+                    .layer = b->layer,
+                    .in = in,
+                    .in2 = in2,
+                    .out = out,
+                    .eps = s->eps,
+                    .scale = 1,
+                    .n_heads = s->n_heads,
+                    .n_heads_kv = s->n_heads_kv,
+                    .head_dim = s->head_dim,
                     .head_dim_v = s->head_dim_v};
     return op;
 }
@@ -271,7 +294,8 @@ void builder_norm(builder *b, int32_t in, int32_t out, const kern_weight *w) {
     op_add(b, PLAN_NORM_RMS, in, -1, out)->w = w;
 }
 
-void builder_norm_layer(builder *b, int32_t in, int32_t out, const kern_weight *w, const kern_weight *bias) {
+void builder_norm_layer(builder *b, int32_t in, int32_t out, const kern_weight *w,
+                        const kern_weight *bias) {
     plan_op *op = op_add(b, PLAN_NORM_LAYER, in, -1, out);
     op->w = w;
     op->bias = bias;
@@ -283,7 +307,8 @@ void builder_norm_heads(builder *b, int32_t x, const kern_weight *w, int32_t n_h
     op->n_heads = n_heads;
 }
 
-void builder_matmul(builder *b, int32_t in, int32_t out, const kern_weight *w, const kern_weight *bias) {
+void builder_matmul(builder *b, int32_t in, int32_t out, const kern_weight *w,
+                    const kern_weight *bias) {
     plan_op *op = op_add(b, PLAN_MATMUL, in, -1, out);
     op->w = w;
     op->bias = bias;
@@ -295,7 +320,9 @@ void builder_rope(builder *b, int32_t x, const plan_rope *rope, int32_t n_heads)
     op->n_heads = n_heads;
 }
 
-void builder_append(builder *b, int32_t keys, int32_t values) { op_add(b, PLAN_KV_APPEND, keys, values, -1); }
+void builder_append(builder *b, int32_t keys, int32_t values) {
+    op_add(b, PLAN_KV_APPEND, keys, values, -1);
+}
 
 void builder_attend(builder *b, int32_t queries, int32_t out, float scale, int32_t window) {
     plan_op *op = op_add(b, PLAN_ATTEND, queries, -1, out);
@@ -313,8 +340,10 @@ void builder_head(builder *b, int32_t x, const kern_weight *w, const kern_weight
     int64_t vocab = b->shape.vocab_size, width = b->shape.width;
     builder_layer(b, b->shape.n_layers + 1);
     int32_t h = builder_buffer(b, "h", width), logits = builder_buffer(b, "logits", vocab);
-    if (norm_bias) builder_norm_layer(b, x, h, w, norm_bias);
-    else builder_norm(b, x, h, w);
+    if (norm_bias)
+        builder_norm_layer(b, x, h, w, norm_bias);
+    else
+        builder_norm(b, x, h, w);
     const kern_weight *output = builder_weight_optional(b, vocab, width, "output.weight");
     if (!output) output = builder_weight(b, vocab, width, "token_embd.weight");
     builder_matmul(b, h, logits, output, NULL);

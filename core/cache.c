@@ -1,5 +1,5 @@
-/* cache.c: sequences as lists of copy-on-write pages. A page is written only by a cache that holds its
- * only reference; what several hold is copied by the first that writes into it. */
+/* cache.c: sequences as lists of copy-on-write pages. A page is written only by a cache that holds
+ * its only reference; what several hold is copied by the first that writes into it. */
 #include "cache.h"
 
 #include "../kernels/memory.h"
@@ -63,7 +63,8 @@ static int unshare_tail(llm_cache *c, llm_error *err) {
     if (n_filled == 0 || pool->references[c->pages[c->n_pages - 1]] == 1) return 0;
     int32_t *last = &c->pages[c->n_pages - 1], copy;
     if (page_take(pool, &copy, err)) return -1;
-    int code = pool->device->backend->page_copy(pool->device->kern, pool->kern, copy, *last, n_filled);
+    int code =
+        pool->device->backend->page_copy(pool->device->kern, pool->kern, copy, *last, n_filled);
     if (device_check(pool->device, code, "copying a cache page", err)) {
         page_release(pool, copy);
         return -1;
@@ -77,12 +78,14 @@ int cache_extend(llm_cache *c, int64_t n_more, llm_error *err) {
     page_pool *pool = &c->model->pages;
     int64_t ctx = c->model->info.ctx;
     if (n_more > ctx - c->n)
-        return llm_fail(err, LLM_CACHE_FULL, "cache full: %lld of %lld positions used, %lld requested", (long long)c->n,
+        return llm_fail(err, LLM_CACHE_FULL,
+                        "cache full: %lld of %lld positions used, %lld requested", (long long)c->n,
                         (long long)ctx, (long long)n_more);
     int64_t n_new = pages_for(c->n + n_more) - c->n_pages;
     bool copies = c->n % KERN_PAGE_POSITIONS && pool->references[c->pages[c->n_pages - 1]] > 1;
     if (n_new + copies > pool->n_free)
-        return llm_fail(err, LLM_CACHE_FULL, "cache full: %d of %d pages used, %lld requested (--pages)", pool->n_used,
+        return llm_fail(err, LLM_CACHE_FULL,
+                        "cache full: %d of %d pages used, %lld requested (--pages)", pool->n_used,
                         pool->n_pages, (long long)n_new + copies);
     if (reserve(c, c->n + n_more, err) || unshare_tail(c, err)) return -1;
     for (int64_t i = 0; i < n_new; i++) {
@@ -103,7 +106,9 @@ void cache_commit(llm_cache *c, const int32_t *ids, int64_t n, int32_t depth, in
     c->n += n;
 }
 
-int32_t cache_depth(const llm_cache *c) { return c->n ? c->depths[c->n - 1] : (int32_t)c->model->info.n_layers; }
+int32_t cache_depth(const llm_cache *c) {
+    return c->n ? c->depths[c->n - 1] : (int32_t)c->model->info.n_layers;
+}
 
 /* What is left of a tree after truncation: nothing where each id follows the one before. */
 static void prune_tree(llm_cache *c) {
@@ -123,7 +128,8 @@ static int copy_tree(const int32_t *from, int64_t n, int32_t **to, llm_error *er
 
 llm_cache *llm_cache_fork(llm_cache *c, int64_t n, llm_error *err) {
     if (n < 0 || n > c->n) {
-        llm_fail(err, LLM_MISUSE, "fork of %lld tokens: the cache holds %lld", (long long)n, (long long)c->n);
+        llm_fail(err, LLM_MISUSE, "fork of %lld tokens: the cache holds %lld", (long long)n,
+                 (long long)c->n);
         return NULL;
     }
     llm_cache *fork = llm_cache_new(c->model, err);
@@ -148,16 +154,19 @@ llm_cache *llm_cache_fork(llm_cache *c, int64_t n, llm_error *err) {
 
 int llm_cache_truncate(llm_cache *c, int64_t n, llm_error *err) {
     if (n < 0 || n > c->n)
-        return llm_fail(err, LLM_MISUSE, "truncate to %lld tokens: the cache holds %lld", (long long)n, (long long)c->n);
+        return llm_fail(err, LLM_MISUSE, "truncate to %lld tokens: the cache holds %lld",
+                        (long long)n, (long long)c->n);
     c->n = n;
     prune_tree(c);
     cache_trim(c);
     return 0;
 }
 
-int llm_cache_sync(llm_cache *c, const int32_t *ids, size_t n, size_t least, size_t *n_kept, llm_error *err) {
+int llm_cache_sync(llm_cache *c, const int32_t *ids, size_t n, size_t least, size_t *n_kept,
+                   llm_error *err) {
     if (least > n)
-        return llm_fail(err, LLM_MISUSE, "sync cannot leave %zu ids to feed of a list of %zu", least, n);
+        return llm_fail(err, LLM_MISUSE, "sync cannot leave %zu ids to feed of a list of %zu",
+                        least, n);
     size_t common = 0;
     while (common < n - least && (int64_t)common < c->n && c->ids[common] == ids[common]) common++;
     *n_kept = common;
@@ -169,16 +178,19 @@ int llm_cache_sync(llm_cache *c, const int32_t *ids, size_t n, size_t least, siz
 /* ---- keep ---- */
 
 static int check_keep(const llm_cache *c, const int64_t *positions, size_t n, llm_error *err) {
-    if (c->n <= c->n_before_tree) return llm_fail(err, LLM_MISUSE, "keep: nothing is left of the last pass");
+    if (c->n <= c->n_before_tree)
+        return llm_fail(err, LLM_MISUSE, "keep: nothing is left of the last pass");
     int64_t before = c->n_before_tree, parent = 0;
     for (size_t i = 0; i < n; i++) {
         if (positions[i] <= before || positions[i] > c->n)
-            return llm_fail(err, LLM_MISUSE, "keep: position %lld is outside the tree's %lld … %lld", (long long)positions[i],
-                            (long long)before + 1, (long long)c->n);
+            return llm_fail(err, LLM_MISUSE,
+                            "keep: position %lld is outside the tree's %lld … %lld",
+                            (long long)positions[i], (long long)before + 1, (long long)c->n);
         int64_t node = positions[i] - before, follows = c->tree ? c->tree[node - 1] : node - 1;
         if (follows != parent)
-            return llm_fail(err, LLM_MISUSE, "keep: position %lld follows %lld, not %lld", (long long)positions[i],
-                            (long long)(before + follows), (long long)(before + parent));
+            return llm_fail(err, LLM_MISUSE, "keep: position %lld follows %lld, not %lld",
+                            (long long)positions[i], (long long)(before + follows),
+                            (long long)(before + parent));
         parent = node;
     }
     return 0;
@@ -189,20 +201,24 @@ static int move_position(llm_cache *c, int64_t to, int64_t from, void *bytes, ll
     page_pool *pool = &c->model->pages;
     const kern_backend *backend = pool->device->backend;
     const int32_t size = KERN_PAGE_POSITIONS;
-    int code = backend->page_read(pool->device->kern, pool->kern, c->pages[from / size], (int32_t)(from % size), bytes);
+    int code = backend->page_read(pool->device->kern, pool->kern, c->pages[from / size],
+                                  (int32_t)(from % size), bytes);
     if (!code)
-        code = backend->page_write(pool->device->kern, pool->kern, c->pages[to / size], (int32_t)(to % size), bytes);
+        code = backend->page_write(pool->device->kern, pool->kern, c->pages[to / size],
+                                   (int32_t)(to % size), bytes);
     return device_check(pool->device, code, "moving a position of the cache", err);
 }
 
 /* The pages that the kept positions move into must be ours alone: a fork made since shares them. */
 static int unshare_tree(llm_cache *c, size_t n, llm_error *err) {
     page_pool *pool = &c->model->pages;
-    for (int64_t i = c->n_before_tree / KERN_PAGE_POSITIONS; n && i < pages_for(c->n_before_tree + (int64_t)n); i++) {
+    for (int64_t i = c->n_before_tree / KERN_PAGE_POSITIONS;
+         n && i < pages_for(c->n_before_tree + (int64_t)n); i++) {
         int32_t copy;
         if (pool->references[c->pages[i]] == 1) continue;
         if (page_take(pool, &copy, err)) return -1;
-        int code = pool->device->backend->page_copy(pool->device->kern, pool->kern, copy, c->pages[i], KERN_PAGE_POSITIONS);
+        int code = pool->device->backend->page_copy(pool->device->kern, pool->kern, copy,
+                                                    c->pages[i], KERN_PAGE_POSITIONS);
         page_release(pool, code ? copy : c->pages[i]);
         if (device_check(pool->device, code, "copying a cache page", err)) return -1;
         c->pages[i] = copy;
@@ -234,25 +250,29 @@ int llm_cache_keep(llm_cache *c, const int64_t *positions, size_t n, llm_error *
 
 /* ---- reorder ---- */
 
-static int check_reorder(llm_cache **caches, size_t n, const int32_t *parents, size_t n_out, llm_error *err) {
+static int check_reorder(llm_cache **caches, size_t n, const int32_t *parents, size_t n_out,
+                         llm_error *err) {
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < i; j++)
             if (caches[i] == caches[j])
-                return llm_fail(err, LLM_MISUSE, "reorder: cache %zu is cache %zu again", i + 1, j + 1);
+                return llm_fail(err, LLM_MISUSE, "reorder: cache %zu is cache %zu again", i + 1,
+                                j + 1);
     for (size_t i = 0; i < n_out; i++)
         if (parents[i] < 0 || (size_t)parents[i] >= n)
-            return llm_fail(err, LLM_MISUSE, "reorder: row %d is outside 1 … %zu", parents[i] + 1, n);
+            return llm_fail(err, LLM_MISUSE, "reorder: row %d is outside 1 … %zu", parents[i] + 1,
+                            n);
     return 0;
 }
 
-int llm_cache_reorder(llm_cache **caches, size_t n, const int32_t *parents, size_t n_out, llm_cache **out,
-                      llm_error *err) {
+int llm_cache_reorder(llm_cache **caches, size_t n, const int32_t *parents, size_t n_out,
+                      llm_cache **out, llm_error *err) {
     if (check_reorder(caches, n, parents, n_out, err)) return -1;
     bool *moved = kern_alloc_array(n + 1, sizeof *moved);
     if (!moved) return llm_fail_memory(err, n + 1, "reorder");
     int failed = 0;
     size_t i = 0;
-    for (; i < n_out && !failed; i++) { /* the first child takes the parent's place, the others fork it */
+    for (; i < n_out && !failed;
+         i++) { /* the first child takes the parent's place, the others fork it */
         llm_cache *parent = caches[parents[i]];
         out[i] = moved[parents[i]] ? llm_cache_fork(parent, parent->n, err) : parent;
         moved[parents[i]] = true;

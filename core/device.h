@@ -2,15 +2,16 @@
 #ifndef LLM_CORE_DEVICE_H
 #define LLM_CORE_DEVICE_H
 
-#include "error.h"
 #include "../kernels/kern.h"
+#include "error.h"
 
 struct llm_device {
     const kern_backend *backend;
     kern_device *kern;
     int references;
     uint64_t forward_rows, prefix_tokens, passes; /* counted by forward */
-    double step_s, between_s, last_end; /* seconds in passes, between them; when the last one ended */
+    double step_s, between_s,
+        last_end; /* seconds in passes, between them; when the last one ended */
     int64_t pages_used;
     struct tensor_pool *pool; /* tensor.c's */
 };

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 const char *llm_kind_name(llm_kind kind) {
-    static const char *const names[] = {"ok",   "misuse", "cache_full", "out_of_memory",
+    static const char *const names[] = {"ok",          "misuse", "cache_full", "out_of_memory",
                                         "interrupted", "time",   "nan",        "no_finite",
                                         "device",      "script", "input"};
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "misuse";

@@ -4,8 +4,8 @@
 
 #include "llm.h"
 
-/* Fills err (which may be NULL) and returns -1, so that `return llm_fail(…)` reads well. A message that
- * is too long is cut. */
+/* Fills err (which may be NULL) and returns -1, so that `return llm_fail(…)` reads well. A message
+ * that is too long is cut. */
 int llm_fail(llm_error *err, llm_kind kind, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

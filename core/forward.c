@@ -1,6 +1,7 @@
-/* forward.c: passes over the weights. A feed is cut into pieces of bounded memory; each piece runs the
- * plan's layers on all its rows, copies the residual stream where hidden states are wanted, and runs the
- * head on the rows whose logits are wanted. Sequences are committed only when every piece is through. */
+/* forward.c: passes over the weights. A feed is cut into pieces of bounded memory; each piece runs
+ * the plan's layers on all its rows, copies the residual stream where hidden states are wanted, and
+ * runs the head on the rows whose logits are wanted. Sequences are committed only when every piece
+ * is through. */
 #include "cache.h"
 #include "tensor.h"
 
@@ -10,46 +11,57 @@
 
 #define HEAD_ROWS 64 /* rows of logits that score keeps at a time */
 
-/* Where results go: hidden rows (row number in the whole feed), and logits, a few rows at a time. */
+/* Where results go: hidden rows (row number in the whole feed), and logits, a few rows at a time.
+ */
 typedef struct pass {
     llm_model *model;
     const llm_feed *feed;
-    int32_t *ids;         /* all ids of the feed, host */
+    int32_t *ids; /* all ids of the feed, host */
     llm_tensor *device_ids;
-    llm_tensor **hidden;  /* feed->n_layers of them, or NULL */
-    llm_tensor *logits;   /* all rows wanted, or NULL */
-    llm_tensor *targets;  /* score: the id that follows each row, 1-based columns not used */
-    llm_tensor *scores;   /* score: log-probabilities of the targets */
-    llm_tensor *chunk;    /* score: HEAD_ROWS rows of logits */
-    int64_t n_rows;       /* of logits done */
+    llm_tensor **hidden;      /* feed->n_layers of them, or NULL */
+    llm_tensor *logits;       /* all rows wanted, or NULL */
+    llm_tensor *targets;      /* score: the id that follows each row, 1-based columns not used */
+    llm_tensor *scores;       /* score: log-probabilities of the targets */
+    llm_tensor *chunk;        /* score: HEAD_ROWS rows of logits */
+    int64_t n_rows;           /* of logits done */
     kern_sequence *sequences; /* n_caches */
     int32_t **trees;          /* n_caches, until the caches take them over; or NULL */
     int64_t n_total;
 } pass;
 
-static int32_t depth_of(const llm_model *m, const llm_feed *f) { return f->exit ? f->exit : (int32_t)m->info.n_layers; }
+static int32_t depth_of(const llm_model *m, const llm_feed *f) {
+    return f->exit ? f->exit : (int32_t)m->info.n_layers;
+}
 
 /* Parents are 0 or an earlier id of the same cache. */
-static int check_parents(const llm_feed *f, int64_t i_cache, const int32_t *parents, llm_error *err) {
+static int check_parents(const llm_feed *f, int64_t i_cache, const int32_t *parents,
+                         llm_error *err) {
     for (int64_t i = 0; i < f->counts[i_cache]; i++)
         if (parents[i] < 0 || parents[i] > i)
-            return llm_fail(err, LLM_MISUSE, "parent %d of id %lld is outside 0 … %lld", parents[i], (long long)i + 1, (long long)i);
+            return llm_fail(err, LLM_MISUSE, "parent %d of id %lld is outside 0 … %lld", parents[i],
+                            (long long)i + 1, (long long)i);
     return 0;
 }
 
 static int check_cache(const llm_model *m, const llm_feed *f, int64_t i, llm_error *err) {
     const llm_cache *c = f->caches[i];
-    if (c->model != m) return llm_fail(err, LLM_MISUSE, "cache %lld belongs to another model", (long long)i + 1);
-    if (f->counts[i] < 1) return llm_fail(err, LLM_MISUSE, "cache %lld is fed no ids", (long long)i + 1);
+    if (c->model != m)
+        return llm_fail(err, LLM_MISUSE, "cache %lld belongs to another model", (long long)i + 1);
+    if (f->counts[i] < 1)
+        return llm_fail(err, LLM_MISUSE, "cache %lld is fed no ids", (long long)i + 1);
     if (c->tree)
-        return llm_fail(err, LLM_MISUSE, "cache %lld ends in a tree of %lld candidates: keep or truncate first", (long long)i + 1,
-                        (long long)(c->n - c->n_before_tree));
+        return llm_fail(err, LLM_MISUSE,
+                        "cache %lld ends in a tree of %lld candidates: keep or truncate first",
+                        (long long)i + 1, (long long)(c->n - c->n_before_tree));
     if (cache_depth(c) < depth_of(m, f))
-        return llm_fail(err, LLM_MISUSE, "cache %lld holds positions of %d layers, a pass of %d layers needs them truncated",
-                        (long long)i + 1, cache_depth(c), depth_of(m, f));
+        return llm_fail(
+            err, LLM_MISUSE,
+            "cache %lld holds positions of %d layers, a pass of %d layers needs them truncated",
+            (long long)i + 1, cache_depth(c), depth_of(m, f));
     for (int64_t j = 0; j < i; j++)
         if (c == f->caches[j])
-            return llm_fail(err, LLM_MISUSE, "cache %lld is cache %lld again", (long long)i + 1, (long long)j + 1);
+            return llm_fail(err, LLM_MISUSE, "cache %lld is cache %lld again", (long long)i + 1,
+                            (long long)j + 1);
     return 0;
 }
 
@@ -57,17 +69,24 @@ static int check_feed(llm_model *m, const llm_feed *f, llm_error *err) {
     int64_t n_total = 0;
     if (f->n_caches < 1) return llm_fail(err, LLM_MISUSE, "forward needs a cache, got none");
     if (f->exit < 0 || f->exit > m->info.n_layers)
-        return llm_fail(err, LLM_MISUSE, "exit %d is outside 1 … %lld", f->exit, (long long)m->info.n_layers);
+        return llm_fail(err, LLM_MISUSE, "exit %d is outside 1 … %lld", f->exit,
+                        (long long)m->info.n_layers);
     for (int64_t i = 0; i < f->n_caches; i++) {
-        if (check_cache(m, f, i, err) || (f->parents && check_parents(f, i, f->parents + n_total, err))) return -1;
+        if (check_cache(m, f, i, err) ||
+            (f->parents && check_parents(f, i, f->parents + n_total, err)))
+            return -1;
         n_total += f->counts[i];
     }
     if (f->parents && n_total > m->piece)
-        return llm_fail(err, LLM_MISUSE, "trees of %lld candidates in one pass, at most %lld (piece)", (long long)n_total, (long long)m->piece);
+        return llm_fail(err, LLM_MISUSE,
+                        "trees of %lld candidates in one pass, at most %lld (piece)",
+                        (long long)n_total, (long long)m->piece);
     for (int64_t i = 0; i < f->n_layers; i++)
         if (f->layers[i] < 0 || f->layers[i] > depth_of(m, f))
-            return llm_fail(err, LLM_MISUSE, "hidden layer %d is outside 0 … %d", f->layers[i], depth_of(m, f));
-    if (f->rows < LLM_ROWS_ALL) return llm_fail(err, LLM_MISUSE, "rows must be at least 0, got %lld", (long long)f->rows);
+            return llm_fail(err, LLM_MISUSE, "hidden layer %d is outside 0 … %d", f->layers[i],
+                            depth_of(m, f));
+    if (f->rows < LLM_ROWS_ALL)
+        return llm_fail(err, LLM_MISUSE, "rows must be at least 0, got %lld", (long long)f->rows);
     return 0;
 }
 
@@ -87,8 +106,10 @@ static int take_ids(pass *p, llm_error *err) {
     } else {
         llm_tensor *t = (llm_tensor *)f->ids_tensor;
         if (t->info.dtype != LLM_I32 || t->info.n_rows * t->info.n_columns != p->n_total)
-            return llm_fail(err, LLM_MISUSE, "ids must be an i32 tensor of %lld entries, got %s %lld × %lld", (long long)p->n_total,
-                            t->info.dtype == LLM_I32 ? "i32" : "f32", (long long)t->info.n_rows, (long long)t->info.n_columns);
+            return llm_fail(err, LLM_MISUSE,
+                            "ids must be an i32 tensor of %lld entries, got %s %lld × %lld",
+                            (long long)p->n_total, t->info.dtype == LLM_I32 ? "i32" : "f32",
+                            (long long)t->info.n_rows, (long long)t->info.n_columns);
         if (llm_tensor_read(t, 0, p->n_total, p->ids, err)) return -1;
     }
     if (model_check_ids(p->model, p->ids, (size_t)p->n_total, err)) return -1;
@@ -104,7 +125,8 @@ static int run(pass *p, int32_t first, int32_t count, const kern_batch *batch, l
     return device_check(m->device, code, "a forward pass", err);
 }
 
-/* Final norm and output matrix on rows 0 … n-1 of the residual buffer, into rows of `out` from i_row. */
+/* Final norm and output matrix on rows 0 … n-1 of the residual buffer, into rows of `out` from
+ * i_row. */
 static int run_head(pass *p, int64_t n, llm_tensor *out, int64_t i_row, llm_error *err) {
     const struct plan *steps = &p->model->plan;
     int32_t first = steps->first_op[steps->n_layers + 1];
@@ -123,7 +145,8 @@ static int compact(pass *p, int64_t to, int64_t from, int64_t n, llm_error *err)
     size_t row = (size_t)m->info.width * sizeof(float);
     int code = 0;
     for (int64_t i = 0; i < n && !code; i++) /* row by row: the ranges may overlap */
-        code = m->device->backend->copy(m->device->kern, x, (size_t)(to + i) * row, x, (size_t)(from + i) * row, row);
+        code = m->device->backend->copy(m->device->kern, x, (size_t)(to + i) * row, x,
+                                        (size_t)(from + i) * row, row);
     return device_check(m->device, code, "copying hidden states", err);
 }
 
@@ -131,13 +154,16 @@ static int compact(pass *p, int64_t to, int64_t from, int64_t n, llm_error *err)
 static int score_chunk(pass *p, int64_t n, llm_error *err) {
     llm_model *m = p->model;
     llm_tensor *rows = NULL, *targets = NULL, *picked = NULL, *sums = NULL, *scores = NULL;
-    int failed = llm_op_narrow(p->chunk, 1, 0, n, &rows, err) ||
-                 llm_op_narrow(p->targets, 1, p->n_rows, n, &targets, err) ||
-                 llm_op_gather(rows, targets, &picked, err) || llm_op_reduce(LLM_LOGSUMEXP, rows, &sums, err) ||
-                 llm_op_binary(LLM_SUB, (llm_operand){.t = picked}, (llm_operand){.t = sums}, &scores, err);
+    int failed =
+        llm_op_narrow(p->chunk, 1, 0, n, &rows, err) ||
+        llm_op_narrow(p->targets, 1, p->n_rows, n, &targets, err) ||
+        llm_op_gather(rows, targets, &picked, err) ||
+        llm_op_reduce(LLM_LOGSUMEXP, rows, &sums, err) ||
+        llm_op_binary(LLM_SUB, (llm_operand){.t = picked}, (llm_operand){.t = sums}, &scores, err);
     if (!failed) {
-        int code = m->device->backend->copy(m->device->kern, &p->scores->buffer, (size_t)p->n_rows * sizeof(float),
-                                            &scores->buffer, 0, (size_t)n * sizeof(float));
+        int code = m->device->backend->copy(m->device->kern, &p->scores->buffer,
+                                            (size_t)p->n_rows * sizeof(float), &scores->buffer, 0,
+                                            (size_t)n * sizeof(float));
         failed = device_check(m->device, code, "copying scores", err);
     }
     llm_tensor_close(rows);
@@ -156,7 +182,8 @@ static int finish_rows(pass *p, int64_t n, llm_error *err) {
     }
     for (int64_t i = 0; p->scores && i < n;) {
         int64_t m = n - i < HEAD_ROWS ? n - i : HEAD_ROWS;
-        if (compact(p, 0, i, m, err) || run_head(p, m, p->chunk, 0, err) || score_chunk(p, m, err)) return -1;
+        if (compact(p, 0, i, m, err) || run_head(p, m, p->chunk, 0, err) || score_chunk(p, m, err))
+            return -1;
         p->n_rows += m;
         i += m;
     }
@@ -171,7 +198,8 @@ static int copy_hidden(pass *p, int32_t layer, int64_t i_row, int64_t n, llm_err
     size_t row = (size_t)m->info.width * sizeof(float);
     for (int64_t i = 0; i < p->feed->n_layers; i++) {
         if (p->feed->layers[i] != layer || !p->hidden) continue;
-        int code = m->device->backend->copy(m->device->kern, &p->hidden[i]->buffer, (size_t)i_row * row, x, 0, (size_t)n * row);
+        int code = m->device->backend->copy(m->device->kern, &p->hidden[i]->buffer,
+                                            (size_t)i_row * row, x, 0, (size_t)n * row);
         if (device_check(m->device, code, "copying hidden states", err)) return -1;
     }
     return 0;
@@ -190,7 +218,9 @@ static int run_layers(pass *p, const kern_batch *batch, int64_t i_row, llm_error
     for (int32_t layer = 0; layer <= depth; layer++) {
         if (layer < depth && !wants_layer(p, layer)) continue;
         int32_t end = steps->first_op[layer + 1];
-        if (run(p, first, end - first, batch, err) || copy_hidden(p, layer, i_row, batch->n_rows, err)) return -1;
+        if (run(p, first, end - first, batch, err) ||
+            copy_hidden(p, layer, i_row, batch->n_rows, err))
+            return -1;
         first = end;
     }
     return 0;
@@ -198,8 +228,11 @@ static int run_layers(pass *p, const kern_batch *batch, int64_t i_row, llm_error
 
 /* One piece: rows i_row … of the feed, n_rows of them in the n sequences of p->sequences. */
 static int run_piece(pass *p, int64_t n, int64_t i_row, int64_t n_rows, llm_error *err) {
-    kern_batch batch = {.n_rows = (int32_t)n_rows, .n_sequences = (int32_t)n, .sequences = p->sequences,
-                        .parents = p->feed->parents, .stop = p->model->watch.stop};
+    kern_batch batch = {.n_rows = (int32_t)n_rows,
+                        .n_sequences = (int32_t)n,
+                        .sequences = p->sequences,
+                        .parents = p->feed->parents,
+                        .stop = p->model->watch.stop};
     batch.ids = tensor_view(p->device_ids);
     batch.ids.offset = (size_t)i_row * sizeof(int32_t);
     batch.ids.n_rows = n_rows;
@@ -207,9 +240,10 @@ static int run_piece(pass *p, int64_t n, int64_t i_row, int64_t n_rows, llm_erro
     return run_layers(p, &batch, i_row, err);
 }
 
-/* Of a cache's ids [done, done + n) of a piece, whose rows start at `row`: those whose logits are wanted
- * are moved to the rows from *n_wanted on. */
-static int select_rows(pass *p, int64_t i_cache, int64_t done, int64_t n, int64_t row, int64_t *n_wanted, llm_error *err) {
+/* Of a cache's ids [done, done + n) of a piece, whose rows start at `row`: those whose logits are
+ * wanted are moved to the rows from *n_wanted on. */
+static int select_rows(pass *p, int64_t i_cache, int64_t done, int64_t n, int64_t row,
+                       int64_t *n_wanted, llm_error *err) {
     int64_t first = p->feed->counts[i_cache] - rows_wanted(p->feed, i_cache);
     int64_t skipped = first > done ? first - done : 0;
     if (skipped >= n) return 0;
@@ -232,7 +266,8 @@ static int run_pieces(pass *p, llm_error *err) {
             int64_t left = f->counts[i_cache] - done, room = p->model->piece - n_rows;
             int64_t taken = left < room ? left : room;
             const llm_cache *c = f->caches[i_cache];
-            p->sequences[n++] = (kern_sequence){c->pages, (int32_t)(c->n + done), (int32_t)taken, (int32_t)n_rows};
+            p->sequences[n++] =
+                (kern_sequence){c->pages, (int32_t)(c->n + done), (int32_t)taken, (int32_t)n_rows};
             n_rows += taken;
             done += taken;
             if (done == f->counts[i_cache]) {
@@ -243,7 +278,8 @@ static int run_pieces(pass *p, llm_error *err) {
         if (run_piece(p, n, i_row, n_rows, err)) return -1;
         for (int64_t i = 0; i < n; i++) {
             int64_t before = i == 0 ? first_done : 0;
-            if (select_rows(p, first_cache + i, before, p->sequences[i].n_rows, p->sequences[i].first_row, &n_wanted, err))
+            if (select_rows(p, first_cache + i, before, p->sequences[i].n_rows,
+                            p->sequences[i].first_row, &n_wanted, err))
                 return -1;
         }
         if (finish_rows(p, n_wanted, err)) return -1;
@@ -287,7 +323,8 @@ static int take_trees(pass *p, llm_error *err) {
     const int32_t *parents = f->parents;
     if (!parents) return 0;
     p->trees = kern_alloc_array((size_t)f->n_caches, sizeof *p->trees);
-    if (!p->trees) return llm_fail_memory(err, (size_t)f->n_caches * sizeof *p->trees, "trees of candidates");
+    if (!p->trees)
+        return llm_fail_memory(err, (size_t)f->n_caches * sizeof *p->trees, "trees of candidates");
     for (int64_t i = 0; i < f->n_caches; parents += f->counts[i++]) {
         bool chain = true;
         for (int64_t j = 0; j < f->counts[i]; j++) chain = chain && parents[j] == j;
@@ -316,7 +353,8 @@ static int feed_run(pass *p, llm_error *err) {
     }
     const int32_t *ids = p->ids;
     for (int64_t i = 0; i < f->n_caches; i++) {
-        cache_commit(f->caches[i], ids, f->counts[i], depth_of(p->model, f), p->trees ? p->trees[i] : NULL);
+        cache_commit(f->caches[i], ids, f->counts[i], depth_of(p->model, f),
+                     p->trees ? p->trees[i] : NULL);
         ids += f->counts[i];
     }
     kern_free(p->trees);
@@ -336,7 +374,8 @@ static void pass_close(pass *p) {
 
 static llm_tensor *new_rows(llm_model *m, int64_t n_rows, int64_t n_columns, llm_error *err) {
     if (n_rows > m->info.max_rows) {
-        llm_fail(err, LLM_MISUSE, "%lld rows asked, --max-rows is %lld", (long long)n_rows, (long long)m->info.max_rows);
+        llm_fail(err, LLM_MISUSE, "%lld rows asked, --max-rows is %lld", (long long)n_rows,
+                 (long long)m->info.max_rows);
         return NULL;
     }
     return tensor_alloc(m->device, LLM_F32, n_rows, n_columns, err);
@@ -349,14 +388,16 @@ static int open_results(pass *p, llm_tensor **hidden, llm_error *err) {
         p->n_total += f->counts[i];
         n_rows += rows_wanted(f, i);
     }
-    if (n_rows && !(p->logits = new_rows(p->model, n_rows, p->model->info.vocab_size, err))) return -1;
+    if (n_rows && !(p->logits = new_rows(p->model, n_rows, p->model->info.vocab_size, err)))
+        return -1;
     for (int64_t i = 0; i < f->n_layers; i++)
         if (!(hidden[i] = new_rows(p->model, p->n_total, p->model->info.width, err))) return -1;
     p->hidden = hidden;
     return 0;
 }
 
-int llm_forward(llm_model *m, const llm_feed *f, llm_tensor **logits, llm_tensor **hidden, llm_error *err) {
+int llm_forward(llm_model *m, const llm_feed *f, llm_tensor **logits, llm_tensor **hidden,
+                llm_error *err) {
     if (logits) *logits = NULL;
     for (int64_t i = 0; i < f->n_layers; i++) hidden[i] = NULL;
     if (check_feed(m, f, err)) return -1;
@@ -376,16 +417,20 @@ int llm_forward(llm_model *m, const llm_feed *f, llm_tensor **logits, llm_tensor
         p.logits->info.step = m->step;
     }
     for (int64_t i = 0; i < f->n_layers; i++) hidden[i]->info.step = m->step;
-    if (logits) *logits = p.logits;
-    else llm_tensor_close(p.logits);
+    if (logits)
+        *logits = p.logits;
+    else
+        llm_tensor_close(p.logits);
     return 0;
 }
 
 int llm_logits(llm_model *m, const llm_tensor *hidden, llm_tensor **out, llm_error *err) {
     const llm_tensor_info *info = &hidden->info;
     if (info->dtype != LLM_F32 || info->n_columns != m->info.width)
-        return llm_fail(err, LLM_MISUSE, "hidden rows must be f32 of width %lld, got %s %lld × %lld", (long long)m->info.width,
-                        info->dtype == LLM_I32 ? "i32" : "f32", (long long)info->n_rows, (long long)info->n_columns);
+        return llm_fail(err, LLM_MISUSE,
+                        "hidden rows must be f32 of width %lld, got %s %lld × %lld",
+                        (long long)m->info.width, info->dtype == LLM_I32 ? "i32" : "f32",
+                        (long long)info->n_rows, (long long)info->n_columns);
     pass p = {.model = m};
     p.logits = new_rows(m, info->n_rows, m->info.vocab_size, err);
     int failed = !p.logits;
@@ -393,8 +438,10 @@ int llm_logits(llm_model *m, const llm_tensor *hidden, llm_tensor **out, llm_err
     size_t row = (size_t)m->info.width * sizeof(float);
     for (int64_t i = 0; !failed && i < info->n_rows;) {
         int64_t n = info->n_rows - i < m->piece ? info->n_rows - i : m->piece;
-        int code = m->device->backend->copy(m->device->kern, x, 0, &hidden->buffer, (size_t)i * row, (size_t)n * row);
-        failed = device_check(m->device, code, "copying hidden states", err) || finish_rows(&p, n, err);
+        int code = m->device->backend->copy(m->device->kern, x, 0, &hidden->buffer, (size_t)i * row,
+                                            (size_t)n * row);
+        failed =
+            device_check(m->device, code, "copying hidden states", err) || finish_rows(&p, n, err);
         i += n;
     }
     if (failed) {
@@ -413,26 +460,35 @@ static int open_score(pass *p, const int32_t *ids, int64_t count, llm_error *err
     llm_device *device = p->model->device;
     p->targets = llm_tensor_new(device, LLM_I32, count + 1, 1, NULL, err);
     p->scores = p->targets ? tensor_alloc(device, LLM_F32, count + 1, 1, err) : NULL;
-    p->chunk = p->scores ? tensor_alloc(device, LLM_F32, HEAD_ROWS, p->model->info.vocab_size, err) : NULL;
+    p->chunk =
+        p->scores ? tensor_alloc(device, LLM_F32, HEAD_ROWS, p->model->info.vocab_size, err) : NULL;
     if (!p->chunk) return -1;
     p->chunk->info.is_logits = true;
     /* the last row's target stays id 0: its score is dropped */
-    int code = device->backend->write(device->kern, &p->targets->buffer, 0, ids, (size_t)count * sizeof *ids);
+    int code = device->backend->write(device->kern, &p->targets->buffer, 0, ids,
+                                      (size_t)count * sizeof *ids);
     return device_check(device, code, "the ids to score", err) || take_ids(p, err) ? -1 : 0;
 }
 
-/* Feeds the cache's last id again, so that its row predicts the first of ids, on a fork that takes the
- * cache's place when all went well. */
-int llm_score(llm_model *m, llm_cache *c, const int32_t *ids, size_t n, llm_tensor **out, llm_error *err) {
+/* Feeds the cache's last id again, so that its row predicts the first of ids, on a fork that takes
+ * the cache's place when all went well. */
+int llm_score(llm_model *m, llm_cache *c, const int32_t *ids, size_t n, llm_tensor **out,
+              llm_error *err) {
     if (c->model != m) return llm_fail(err, LLM_MISUSE, "the cache belongs to another model");
-    if (c->n < 1) return llm_fail(err, LLM_MISUSE, "score needs a cache that holds a token, this one is empty");
+    if (c->n < 1)
+        return llm_fail(err, LLM_MISUSE,
+                        "score needs a cache that holds a token, this one is empty");
     if (n < 1) return llm_fail(err, LLM_MISUSE, "score needs ids, got none");
     if (c->tree || cache_depth(c) < m->info.n_layers)
-        return llm_fail(err, LLM_MISUSE, "score needs a cache without a tree and with all %lld layers of each position", (long long)m->info.n_layers);
+        return llm_fail(
+            err, LLM_MISUSE,
+            "score needs a cache without a tree and with all %lld layers of each position",
+            (long long)m->info.n_layers);
     if (model_check_ids(m, ids, n, err)) return -1;
     int64_t count = (int64_t)n, fed = count + 1;
     if (count > m->info.ctx - c->n)
-        return llm_fail(err, LLM_CACHE_FULL, "cache full: %lld of %lld positions used, %lld requested", (long long)c->n,
+        return llm_fail(err, LLM_CACHE_FULL,
+                        "cache full: %lld of %lld positions used, %lld requested", (long long)c->n,
                         (long long)m->info.ctx, (long long)count);
     llm_cache *fork = llm_cache_fork(c, c->n - 1, err);
     int32_t *list = fork ? kern_alloc((n + 1) * sizeof *list) : NULL;
@@ -443,9 +499,11 @@ int llm_score(llm_model *m, llm_cache *c, const int32_t *ids, size_t n, llm_tens
     }
     list[0] = c->ids[c->n - 1];
     memcpy(list + 1, ids, n * sizeof *ids);
-    llm_feed feed = {.caches = &fork, .n_caches = 1, .counts = &fed, .ids = list, .rows = LLM_ROWS_ALL};
+    llm_feed feed = {
+        .caches = &fork, .n_caches = 1, .counts = &fed, .ids = list, .rows = LLM_ROWS_ALL};
     pass p = {.model = m, .feed = &feed, .n_total = fed};
-    int failed = open_score(&p, ids, count, err) || feed_run(&p, err) || llm_op_narrow(p.scores, 1, 0, count, out, err);
+    int failed = open_score(&p, ids, count, err) || feed_run(&p, err) ||
+                 llm_op_narrow(p.scores, 1, 0, count, out, err);
     if (!failed) {
         llm_cache old = *c;
         *c = *fork;

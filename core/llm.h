@@ -1,10 +1,11 @@
-/* llm.h: the engine, and the only header of it that the binding includes. Handles are made by open, new,
- * load or fork and given back by close, which accepts NULL. Functions return 0, or -1 with `err` filled;
- * after a failure every handle is as it was before the call. Nothing here prints, exits or calls Lua.
- * A model and what belongs to it are used by one thread at a time.
+/* llm.h: the engine, and the only header of it that the binding includes. Handles are made by open,
+ * new, load or fork and given back by close, which accepts NULL. Functions return 0, or -1 with
+ * `err` filled; after a failure every handle is as it was before the call. Nothing here prints,
+ * exits or calls Lua. A model and what belongs to it are used by one thread at a time.
  *
- * Positions, rows, columns and layers are 1-based for scripts; in this header offsets named first_ or
- * i_ are 0-based, layers 1-based (0: the embedding). Token ids are 0-based as in the model file. */
+ * Positions, rows, columns and layers are 1-based for scripts; in this header offsets named first_
+ * or i_ are 0-based, layers 1-based (0: the embedding). Token ids are 0-based as in the model file.
+ */
 #ifndef LLM_H
 #define LLM_H
 
@@ -61,12 +62,14 @@ typedef struct llm_tensor llm_tensor;
 /* What a long call looks at and tells. All fields may be 0. */
 typedef struct llm_watch {
     const volatile int *stop; /* non-zero: end with kind interrupted within a layer's time */
-    void (*progress)(void *data, const char *what, int64_t done, int64_t total); /* "loading" (bytes), "prefill" (tokens) */
+    void (*progress)(void *data, const char *what, int64_t done,
+                     int64_t total); /* "loading" (bytes), "prefill" (tokens) */
     void *data;
 } llm_watch;
 
 /* "cpu", "ref" or "auto" (the best one there is). n_threads 0: the cores this process may use. The
- * environment's LLMLUA_CPU forces a tier of "cpu". Devices are counted: models and tensors hold theirs. */
+ * environment's LLMLUA_CPU forces a tier of "cpu". Devices are counted: models and tensors hold
+ * theirs. */
 llm_device *llm_device_open(const char *name, int n_threads, llm_error *err);
 void llm_device_close(llm_device *);
 const char *llm_device_describe(llm_device *); /* "cpu: avx2, 2 threads" */
@@ -79,24 +82,26 @@ typedef struct llm_stats {
 } llm_stats;
 void llm_device_stats(llm_device *, llm_stats *out);
 
-/* True when the tensor pool's budget is used up: the binding then collects garbage before its call. */
+/* True when the tensor pool's budget is used up: the binding then collects garbage before its call.
+ */
 bool llm_device_pressed(llm_device *);
 
 /* ---- models ---- */
 
 typedef struct llm_options {
-    int64_t ctx;       /* positions a cache may hold; 0: the trained context, at most 4096 */
-    const char *kv;    /* "f32", "f16", "q8_0"; NULL: the device's default */
-    int64_t n_pages;   /* page budget (32 positions each); 0: see llm_model_info.n_pages */
-    int64_t max_rows;  /* rows of logits or hidden states a call may ask for; 0: 1024 */
-    int64_t piece;     /* ids a prefill piece feeds at once; 0: 256 */
-    const int32_t *eog;/* replaces the file's end-of-generation ids if n_eog ≥ 0 */
-    int64_t n_eog;     /* -1: the file's */
+    int64_t ctx;        /* positions a cache may hold; 0: the trained context, at most 4096 */
+    const char *kv;     /* "f32", "f16", "q8_0"; NULL: the device's default */
+    int64_t n_pages;    /* page budget (32 positions each); 0: see llm_model_info.n_pages */
+    int64_t max_rows;   /* rows of logits or hidden states a call may ask for; 0: 1024 */
+    int64_t piece;      /* ids a prefill piece feeds at once; 0: 256 */
+    const int32_t *eog; /* replaces the file's end-of-generation ids if n_eog ≥ 0 */
+    int64_t n_eog;      /* -1: the file's */
     llm_watch watch;
 } llm_options;
 
 /* Loads a GGUF file, mapped read-only for the life of the model. */
-llm_model *llm_load(const char *path, llm_device *device, const llm_options *options, llm_error *err);
+llm_model *llm_load(const char *path, llm_device *device, const llm_options *options,
+                    llm_error *err);
 /* The same from memory that stays; `name` stands for the path in messages. */
 llm_model *llm_load_memory(const void *data, size_t bytes, const char *name, llm_device *device,
                            const llm_options *options, llm_error *err);
@@ -109,7 +114,7 @@ typedef struct llm_model_info {
     const char *warning;       /* what a user should know (beyond trained context …), or NULL */
     int64_t vocab_size, n_layers, width, n_params, weight_bytes, weight_bytes_step;
     int64_t ctx, ctx_train, n_pages, page_bytes, position_bytes, max_rows;
-    int32_t bos;               /* -1: none */
+    int32_t bos; /* -1: none */
     const int32_t *eog;
     int64_t n_eog;
     double load_s;
@@ -123,11 +128,18 @@ bool llm_model_is_eog(const llm_model *, int32_t id);
 int llm_model_describe(const llm_model *, llm_bytes *out, llm_error *err);
 
 /* Metadata: key i (0-based) or NULL past the end; values one at a time. */
-typedef enum llm_meta_type { LLM_META_NONE, LLM_META_INT, LLM_META_FLOAT, LLM_META_BOOL, LLM_META_STRING, LLM_META_ARRAY } llm_meta_type;
+typedef enum llm_meta_type {
+    LLM_META_NONE,
+    LLM_META_INT,
+    LLM_META_FLOAT,
+    LLM_META_BOOL,
+    LLM_META_STRING,
+    LLM_META_ARRAY
+} llm_meta_type;
 typedef struct llm_meta {
     llm_meta_type type;
-    int64_t i;             /* int, bool */
-    uint64_t u;            /* the same as unsigned, for uint64 above the int64 range */
+    int64_t i;  /* int, bool */
+    uint64_t u; /* the same as unsigned, for uint64 above the int64 range */
     double f;
     const char *s;         /* string bytes, not terminated */
     size_t n;              /* string: bytes; array: entries */
@@ -157,15 +169,18 @@ llm_cache *llm_cache_fork(llm_cache *, int64_t n, llm_error *err);
 int llm_cache_truncate(llm_cache *, int64_t n, llm_error *err);
 /* Truncates to the longest common prefix with ids that leaves at least `least` of them to feed;
  * *n_kept is its length. */
-int llm_cache_sync(llm_cache *, const int32_t *ids, size_t n, size_t least, size_t *n_kept, llm_error *err);
-/* out[i] = a cache that continues caches[parents[i]] (0-based), moved or forked. Every input cache is
- * consumed: closed, or returned in out. On failure all are as they were. */
-int llm_cache_reorder(llm_cache **caches, size_t n, const int32_t *parents, size_t n_out, llm_cache **out,
-                      llm_error *err);
-/* After a pass over a tree of candidates: of its positions keeps those listed (1-based, in the cache), a
- * path from the tree's root down; they become ordinary tokens. An empty list drops the tree. */
+int llm_cache_sync(llm_cache *, const int32_t *ids, size_t n, size_t least, size_t *n_kept,
+                   llm_error *err);
+/* out[i] = a cache that continues caches[parents[i]] (0-based), moved or forked. Every input cache
+ * is consumed: closed, or returned in out. On failure all are as they were. */
+int llm_cache_reorder(llm_cache **caches, size_t n, const int32_t *parents, size_t n_out,
+                      llm_cache **out, llm_error *err);
+/* After a pass over a tree of candidates: of its positions keeps those listed (1-based, in the
+ * cache), a path from the tree's root down; they become ordinary tokens. An empty list drops the
+ * tree. */
 int llm_cache_keep(llm_cache *, const int64_t *positions, size_t n, llm_error *err);
-int llm_cache_save(llm_cache *, const char *path, llm_error *err); /* atomic: a temporary, then rename */
+int llm_cache_save(llm_cache *, const char *path,
+                   llm_error *err); /* atomic: a temporary, then rename */
 llm_cache *llm_cache_restore(llm_model *, const char *path, llm_error *err);
 
 /* ---- forward ---- */
@@ -175,26 +190,29 @@ llm_cache *llm_cache_restore(llm_model *, const char *path, llm_error *err);
 typedef struct llm_feed {
     llm_cache *const *caches; /* no cache twice */
     int64_t n_caches;
-    const int64_t *counts;    /* ids for each cache, each ≥ 1 */
-    const int32_t *ids;       /* cache after cache; or NULL and */
+    const int64_t *counts;        /* ids for each cache, each ≥ 1 */
+    const int32_t *ids;           /* cache after cache; or NULL and */
     const llm_tensor *ids_tensor; /* i32 with as many entries */
-    int64_t rows;             /* logits of the last n ids of each cache, or LLM_ROWS_ALL; 0: no logits */
-    const int32_t *layers;    /* hidden states wanted after these layers (0: the embedding) */
+    int64_t rows; /* logits of the last n ids of each cache, or LLM_ROWS_ALL; 0: no logits */
+    const int32_t *layers; /* hidden states wanted after these layers (0: the embedding) */
     int64_t n_layers;
-    int32_t exit;             /* stop after this layer; 0: all. Caches then refuse deeper passes */
-    const int32_t *parents;   /* trees of candidates: for each id the number (1-based, within the ids of
-                               * its cache) of the one it follows, an earlier one, or 0: the cache's end.
-                               * NULL: each follows the one before. Caches then ask for keep or truncate */
+    int32_t exit; /* stop after this layer; 0: all. Caches then refuse deeper passes */
+    const int32_t
+        *parents; /* trees of candidates: for each id the number (1-based, within the ids of
+                   * its cache) of the one it follows, an earlier one, or 0: the cache's end.
+                   * NULL: each follows the one before. Caches then ask for keep or truncate */
 } llm_feed;
 
 /* One pass over the weights (long feeds in pieces of bounded memory; bit-identical). *logits gets
  * [sum of rows, vocabulary], hidden[i] [sum of counts, width] for layers[i]. */
-int llm_forward(llm_model *, const llm_feed *, llm_tensor **logits, llm_tensor **hidden, llm_error *err);
+int llm_forward(llm_model *, const llm_feed *, llm_tensor **logits, llm_tensor **hidden,
+                llm_error *err);
 /* Final norm and head on hidden rows [R, width]. */
 int llm_logits(llm_model *, const llm_tensor *hidden, llm_tensor **out, llm_error *err);
-/* Feeds ids; column [n,1] of the log-probability of each given what precedes it. The cache must hold a
- * token and keeps its last row's distribution known by re-feeding that token. */
-int llm_score(llm_model *, llm_cache *, const int32_t *ids, size_t n, llm_tensor **out, llm_error *err);
+/* Feeds ids; column [n,1] of the log-probability of each given what precedes it. The cache must
+ * hold a token and keeps its last row's distribution known by re-feeding that token. */
+int llm_score(llm_model *, llm_cache *, const int32_t *ids, size_t n, llm_tensor **out,
+              llm_error *err);
 
 /* ---- tensors ---- */
 
@@ -204,22 +222,23 @@ typedef struct llm_tensor_info {
     llm_dtype dtype;
     bool is_logits; /* columns are token ids: counted from 0; other tensors' columns from 1 */
     int64_t n_rows, n_columns;
-    int64_t step;   /* forward passes of the model when its logits were made; 0: no forward */
+    int64_t step; /* forward passes of the model when its logits were made; 0: no forward */
 } llm_tensor_info;
 
-llm_tensor *llm_tensor_new(llm_device *, llm_dtype, int64_t n_rows, int64_t n_columns, const void *data,
-                           llm_error *err); /* data row-major, or NULL: zeros */
+llm_tensor *llm_tensor_new(llm_device *, llm_dtype, int64_t n_rows, int64_t n_columns,
+                           const void *data, llm_error *err); /* data row-major, or NULL: zeros */
 void llm_tensor_close(llm_tensor *);
 const llm_tensor_info *llm_tensor_get_info(const llm_tensor *);
 llm_device *llm_tensor_device(const llm_tensor *);
 void llm_tensor_set_logits(llm_tensor *, bool is_logits);
-/* The only wait: count entries (4 bytes each) from `first`, row-major. A choice made from a row with a
- * NaN, +inf or no finite entry fails here (kinds nan, no_finite), naming row and step. */
+/* The only wait: count entries (4 bytes each) from `first`, row-major. A choice made from a row
+ * with a NaN, +inf or no finite entry fails here (kinds nan, no_finite), naming row and step. */
 int llm_tensor_read(llm_tensor *, int64_t first, int64_t count, void *to, llm_error *err);
 
-/* Operations. Every one writes *out: if *out is NULL a new tensor; if it is an input (x, unless said
- * otherwise) the operation is in place. Misuse (shapes, ranges, types, ids outside) is reported before
- * anything changes. An operand is a tensor or, where t is NULL, the number `x` (an integer if is_integer).*/
+/* Operations. Every one writes *out: if *out is NULL a new tensor; if it is an input (x, unless
+ * said otherwise) the operation is in place. Misuse (shapes, ranges, types, ids outside) is
+ * reported before anything changes. An operand is a tensor or, where t is NULL, the number `x` (an
+ * integer if is_integer).*/
 typedef struct llm_operand {
     llm_tensor *t;
     double x;
@@ -228,14 +247,30 @@ typedef struct llm_operand {
 
 typedef enum llm_unary { LLM_EXP, LLM_LOG, LLM_ABS, LLM_SQRT, LLM_NEG } llm_unary;
 typedef enum llm_binary {
-    LLM_ADD, LLM_SUB, LLM_MUL, LLM_DIV, LLM_POW, LLM_LT, LLM_LE, LLM_GT, LLM_GE, LLM_EQ
+    LLM_ADD,
+    LLM_SUB,
+    LLM_MUL,
+    LLM_DIV,
+    LLM_POW,
+    LLM_LT,
+    LLM_LE,
+    LLM_GT,
+    LLM_GE,
+    LLM_EQ
 } llm_binary;
-typedef enum llm_reduce { LLM_MAX, LLM_MIN, LLM_SUM, LLM_LOGSUMEXP, LLM_ENTROPY, LLM_STD } llm_reduce;
+typedef enum llm_reduce {
+    LLM_MAX,
+    LLM_MIN,
+    LLM_SUM,
+    LLM_LOGSUMEXP,
+    LLM_ENTROPY,
+    LLM_STD
+} llm_reduce;
 
 int llm_op_unary(llm_unary, llm_tensor *x, llm_tensor **out, llm_error *);
 int llm_op_clamp(llm_tensor *x, double least, double most, llm_tensor **out, llm_error *);
-/* At least one side is a tensor. A row broadcasts over rows, a column over columns. +, −, · of i32 with
- * i32 or an integer stay i32; all else is f32. The result is Logits if a tensor side is. */
+/* At least one side is a tensor. A row broadcasts over rows, a column over columns. +, −, · of i32
+ * with i32 or an integer stay i32; all else is f32. The result is Logits if a tensor side is. */
 int llm_op_binary(llm_binary, llm_operand a, llm_operand b, llm_tensor **out, llm_error *);
 int llm_op_where(llm_tensor *x, llm_operand cond, llm_operand y, llm_tensor **out, llm_error *);
 int llm_op_reduce(llm_reduce, llm_tensor *x, llm_tensor **out, llm_error *);
@@ -246,8 +281,8 @@ int llm_op_cumsum(llm_tensor *x, llm_tensor **out, llm_error *);
 
 int llm_op_argmax(llm_tensor *x, llm_tensor **ids, llm_error *);
 int llm_op_topk(llm_tensor *x, int64_t k, llm_tensor **scores, llm_tensor **ids, llm_error *);
-int llm_op_topk_joint(llm_tensor *x, int64_t k, int64_t groups, llm_tensor **scores, llm_tensor **ids,
-                      llm_tensor **rows, llm_error *);
+int llm_op_topk_joint(llm_tensor *x, int64_t k, int64_t groups, llm_tensor **scores,
+                      llm_tensor **ids, llm_tensor **rows, llm_error *);
 /* One key a row. */
 typedef struct llm_key {
     uint64_t seed, stream;
@@ -257,14 +292,19 @@ int llm_op_gumbel(llm_tensor *x, const llm_key *keys, llm_tensor **out, llm_erro
 int llm_op_sample(llm_tensor *x, const llm_key *keys, llm_tensor **ids, llm_error *);
 double llm_uniform(llm_key key); /* in (0, 1): the number of id 0 of that key */
 
-int llm_op_top_k(llm_tensor *x, llm_operand k, llm_tensor **out, llm_error *);  /* k = 0: off; k < 0 misuse */
-int llm_op_top_p(llm_tensor *x, llm_operand p, llm_tensor **out, llm_error *);  /* p in [0,1]; 1: off */
-int llm_op_min_p(llm_tensor *x, llm_operand p, llm_tensor **out, llm_error *);  /* p in [0,1]; 0: off */
+int llm_op_top_k(llm_tensor *x, llm_operand k, llm_tensor **out,
+                 llm_error *); /* k = 0: off; k < 0 misuse */
+int llm_op_top_p(llm_tensor *x, llm_operand p, llm_tensor **out,
+                 llm_error *); /* p in [0,1]; 1: off */
+int llm_op_min_p(llm_tensor *x, llm_operand p, llm_tensor **out,
+                 llm_error *); /* p in [0,1]; 0: off */
 int llm_op_cut_below(llm_tensor *x, llm_operand least, llm_tensor **out, llm_error *);
-int llm_op_threshold_k(llm_tensor *x, llm_operand k, llm_tensor *key, llm_tensor **out, llm_error *);
-int llm_op_threshold_mass(llm_tensor *x, llm_operand p, llm_tensor *key, llm_tensor **out, llm_error *);
-/* Lists of ids (columns as the script counts them), first[r] … first[r+1] for row r; n_lists is 1 (for
- * all rows) or the number of rows. only: all but these become −inf. */
+int llm_op_threshold_k(llm_tensor *x, llm_operand k, llm_tensor *key, llm_tensor **out,
+                       llm_error *);
+int llm_op_threshold_mass(llm_tensor *x, llm_operand p, llm_tensor *key, llm_tensor **out,
+                          llm_error *);
+/* Lists of ids (columns as the script counts them), first[r] … first[r+1] for row r; n_lists is 1
+ * (for all rows) or the number of rows. only: all but these become −inf. */
 int llm_op_mask(llm_tensor *x, const int64_t *first, const int32_t *ids, int64_t n_lists, bool only,
                 llm_tensor **out, llm_error *);
 int llm_op_gather(llm_tensor *x, llm_tensor *ids, llm_tensor **out, llm_error *);
@@ -274,9 +314,12 @@ int llm_op_set_at(llm_tensor *x, llm_tensor *ids, llm_operand v, llm_tensor **ou
 int llm_op_matmul(llm_tensor *a, llm_tensor *b, llm_tensor **out, llm_error *);
 int llm_op_transpose(llm_tensor *x, llm_tensor **out, llm_error *);
 int llm_op_normalize(llm_tensor *x, llm_tensor **out, llm_error *);
-int llm_op_cat(llm_tensor *a, llm_tensor *b, int dim, llm_tensor **out, llm_error *); /* dim 1: rows below rows, 2: columns */
-int llm_op_rows(llm_tensor *x, const int64_t *rows, size_t n, llm_tensor **out, llm_error *); /* 0-based */
-int llm_op_narrow(llm_tensor *x, int dim, int64_t first, int64_t count, llm_tensor **out, llm_error *); /* 0-based first */
+int llm_op_cat(llm_tensor *a, llm_tensor *b, int dim, llm_tensor **out,
+               llm_error *); /* dim 1: rows below rows, 2: columns */
+int llm_op_rows(llm_tensor *x, const int64_t *rows, size_t n, llm_tensor **out,
+                llm_error *); /* 0-based */
+int llm_op_narrow(llm_tensor *x, int dim, int64_t first, int64_t count, llm_tensor **out,
+                  llm_error *); /* 0-based first */
 int llm_op_copy(llm_tensor *x, llm_tensor **out, llm_error *);
 
 /* ---- fault injection, in builds with LLMLUA_FAULTS only ---- */

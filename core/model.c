@@ -7,10 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CTX_DEFAULT 4096
-#define ROWS_DEFAULT 1024
-#define PIECE_DEFAULT 256
-#define PIECE_MAX 4096
+#define CTX_DEFAULT       4096
+#define ROWS_DEFAULT      1024
+#define PIECE_DEFAULT     256
+#define PIECE_MAX         4096
 #define SEQUENCES_DEFAULT 32 /* full contexts that the default page budget holds */
 
 static double now(void) {
@@ -39,7 +39,8 @@ static int parse_kv(const char *name, kern_kv or_else, kern_kv *out, llm_error *
     return llm_fail(err, LLM_MISUSE, "kv \"%.40s\" is unknown: known are f32, f16, q8_0", name);
 }
 
-static int check_range(const char *name, int64_t value, int64_t least, int64_t most, llm_error *err) {
+static int check_range(const char *name, int64_t value, int64_t least, int64_t most,
+                       llm_error *err) {
     if (value >= least && value <= most) return 0;
     return llm_fail(err, LLM_MISUSE, "%s must be %lld … %lld, got %lld", name, (long long)least,
                     (long long)most, (long long)value);
@@ -65,12 +66,14 @@ static int choose_limits(llm_model *m, const llm_options *o, llm_error *err) {
     info->ctx = o->ctx ? o->ctx : info->ctx_train < CTX_DEFAULT ? info->ctx_train : CTX_DEFAULT;
     info->max_rows = o->max_rows ? o->max_rows : ROWS_DEFAULT;
     m->piece = o->piece ? o->piece : PIECE_DEFAULT;
-    if (check_range("ctx", info->ctx, 1, 1 << 24, err) || check_range("max_rows", info->max_rows, 1, 1 << 20, err) ||
+    if (check_range("ctx", info->ctx, 1, 1 << 24, err) ||
+        check_range("max_rows", info->max_rows, 1, 1 << 20, err) ||
         check_range("piece", m->piece, 1, PIECE_MAX, err))
         return -1;
     if (info->ctx > info->ctx_train) {
         if (plan_has(&m->plan, PLAN_EMBED_AT))
-            return llm_fail(err, LLM_MISUSE, "ctx %lld is beyond the model's %lld learned positions",
+            return llm_fail(err, LLM_MISUSE,
+                            "ctx %lld is beyond the model's %lld learned positions",
                             (long long)info->ctx, (long long)info->ctx_train);
         snprintf(m->warning, sizeof m->warning,
                  "a context of %lld positions is beyond the %lld that the model was trained for",
@@ -90,15 +93,18 @@ static int build_plan(llm_model *m, llm_error *err) {
     if (!a) {
         char known[128] = "";
         for (const arch *k = architectures; k->name; k++)
-            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", *known ? ", " : "", k->name);
-        return llm_fail(err, LLM_INPUT, "%s: architecture \"%.*s\" is unknown: known are %s", m->path,
-                        (int)(name.n < 40 ? name.n : 40), name.data, known);
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
+                     *known ? ", " : "", k->name);
+        return llm_fail(err, LLM_INPUT, "%s: architecture \"%.*s\" is unknown: known are %s",
+                        m->path, (int)(name.n < 40 ? name.n : 40), name.data, known);
     }
     snprintf(m->arch_name, sizeof m->arch_name, "%s", a->name);
     size_t capacity = 4 * gguf_n_tensors(m->file) + 16; /* slices of one tensor are weights too */
     m->weights = kern_alloc_array(capacity, sizeof *m->weights);
-    if (!m->weights) return llm_fail_memory(err, capacity * sizeof *m->weights, "the table of weights");
-    builder b = {.file = m->file, .arch = a->name, .plan = &m->plan, .weights = m->weights, .err = err};
+    if (!m->weights)
+        return llm_fail_memory(err, capacity * sizeof *m->weights, "the table of weights");
+    builder b = {
+        .file = m->file, .arch = a->name, .plan = &m->plan, .weights = m->weights, .err = err};
     a->build(&b);
     m->n_weights = b.n_weights;
     m->ropes = b.ropes;
@@ -115,7 +121,8 @@ static int bind_weights(llm_model *m, llm_error *err) {
     }
     for (m->n_bound = 0; m->n_bound < m->n_weights; m->n_bound++) {
         kern_weight *w = &m->weights[m->n_bound];
-        if (m->watch.stop && *m->watch.stop) return llm_fail(err, LLM_INTERRUPTED, "interrupted while loading %s", m->path);
+        if (m->watch.stop && *m->watch.stop)
+            return llm_fail(err, LLM_INTERRUPTED, "interrupted while loading %s", m->path);
         int code = m->device->backend->bind(m->device->kern, w);
         if (device_check(m->device, code, w->name, err)) return -1;
         if (!w->slice) done += (int64_t)kern_format_bytes(w->format, w->n_rows * w->n_columns);
@@ -127,11 +134,14 @@ static int bind_weights(llm_model *m, llm_error *err) {
 
 static int open_cache(llm_model *m, const llm_options *o, llm_error *err) {
     const kern_backend *backend = m->device->backend;
-    kern_kv_shape shape = {m->shape.n_layers, m->shape.n_heads_kv, m->shape.head_dim, m->shape.head_dim_v, 0};
+    kern_kv_shape shape = {m->shape.n_layers, m->shape.n_heads_kv, m->shape.head_dim,
+                           m->shape.head_dim_v, 0};
     if (parse_kv(o->kv, backend->kv_default, &shape.type, err)) return -1;
     if (shape.type == KERN_KV_Q8_0 && (shape.head_dim_k % 32 || shape.head_dim_v % 32))
-        return llm_fail(err, LLM_MISUSE, "kv q8_0 needs heads of a multiple of 32 values, this model's have %d and %d",
-                        shape.head_dim_k, shape.head_dim_v);
+        return llm_fail(
+            err, LLM_MISUSE,
+            "kv q8_0 needs heads of a multiple of 32 values, this model's have %d and %d",
+            shape.head_dim_k, shape.head_dim_v);
     size_t page_bytes = backend->page_bytes(&shape);
     int64_t n_pages = o->n_pages ? o->n_pages : default_pages(m, page_bytes);
     if (check_range("pages", n_pages, 1, INT32_MAX / 2, err)) return -1;
@@ -141,7 +151,8 @@ static int open_cache(llm_model *m, const llm_options *o, llm_error *err) {
     m->info.position_bytes = (int64_t)backend->position_bytes(&shape);
     static const char *const names[] = {"f32", "f16", "q8_0"};
     m->info.kv = names[shape.type];
-    int code = backend->work_open(m->device->kern, &m->plan, m->pages.kern, (int32_t)m->piece, &m->work);
+    int code =
+        backend->work_open(m->device->kern, &m->plan, m->pages.kern, (int32_t)m->piece, &m->work);
     return device_check(m->device, code, "the buffers of a forward pass", err);
 }
 
@@ -150,7 +161,8 @@ static int take_texts(llm_model *m, llm_error *err) {
     if (gguf_get_string(m->file, "general.name", &name, err) < 0) return -1;
     m->name = copy_text(name.data, name.n);
     if (template.n) m->chat_template = copy_text(template.data, template.n);
-    if (!m->name || (template.n && !m->chat_template)) return llm_fail_memory(err, name.n + template.n, "the model's texts");
+    if (!m->name || (template.n && !m->chat_template))
+        return llm_fail_memory(err, name.n + template.n, "the model's texts");
     const char *warning = tokenizer_warning(m->tokenizer);
     if (warning && !*m->warning) snprintf(m->warning, sizeof m->warning, "%s", warning);
     return 0;
@@ -166,7 +178,8 @@ static int take_eog(llm_model *m, const llm_options *o, llm_error *err) {
     }
     if (model_check_ids(m, from, (size_t)n, err)) return -1;
     m->eog = kern_alloc_array((size_t)n + 1, sizeof *m->eog);
-    if (!m->eog) return llm_fail_memory(err, ((size_t)n + 1) * sizeof *m->eog, "the end-of-generation ids");
+    if (!m->eog)
+        return llm_fail_memory(err, ((size_t)n + 1) * sizeof *m->eog, "the end-of-generation ids");
     if (n) memcpy(m->eog, from, (size_t)n * sizeof *m->eog);
     m->info.eog = m->eog;
     m->info.n_eog = n;
@@ -176,7 +189,8 @@ static int take_eog(llm_model *m, const llm_options *o, llm_error *err) {
 static int check_vocabulary(llm_model *m, llm_error *err) {
     int64_t n_tokens = tokenizer_n_tokens(m->tokenizer), rows = m->shape.vocab_size;
     if (n_tokens <= rows) return 0;
-    return llm_fail(err, LLM_INPUT, "%s: the tokenizer has %lld tokens, token_embd.weight only %lld rows", m->path,
+    return llm_fail(err, LLM_INPUT,
+                    "%s: the tokenizer has %lld tokens, token_embd.weight only %lld rows", m->path,
                     (long long)n_tokens, (long long)rows);
 }
 
@@ -190,7 +204,9 @@ static void count_weights(llm_model *m) {
     for (int32_t i = 0; i < p->n_ops; i++) {
         const kern_weight *w = p->ops[i].w;
         bool looked_up = p->ops[i].kind == PLAN_EMBED || p->ops[i].kind == PLAN_EMBED_AT;
-        if (w && !looked_up) info->weight_bytes_step += (int64_t)kern_format_bytes(w->format, w->n_rows * w->n_columns);
+        if (w && !looked_up)
+            info->weight_bytes_step +=
+                (int64_t)kern_format_bytes(w->format, w->n_rows * w->n_columns);
     }
 }
 
@@ -200,8 +216,8 @@ static int load(llm_model *m, const llm_options *o, llm_error *err) {
     m->tokenizer = tokenizer_new(m->file, err);
     if (!m->tokenizer) return -1;
     info->vocab_size = m->shape.vocab_size;
-    if (check_vocabulary(m, err) || take_eog(m, o, err) || choose_limits(m, o, err) || take_texts(m, err) ||
-        bind_weights(m, err) || open_cache(m, o, err))
+    if (check_vocabulary(m, err) || take_eog(m, o, err) || choose_limits(m, o, err) ||
+        take_texts(m, err) || bind_weights(m, err) || open_cache(m, o, err))
         return -1;
     count_weights(m);
     info->arch = m->arch_name;
@@ -215,8 +231,8 @@ static int load(llm_model *m, const llm_options *o, llm_error *err) {
     return 0;
 }
 
-static llm_model *model_open(gguf_file *file, const char *path, llm_device *device, const llm_options *options,
-                             double started, llm_error *err) {
+static llm_model *model_open(gguf_file *file, const char *path, llm_device *device,
+                             const llm_options *options, double started, llm_error *err) {
     static const llm_options defaults = {.n_eog = -1};
     const llm_options *o = options ? options : &defaults;
     llm_model *m = file ? kern_alloc(sizeof *m) : NULL;
@@ -239,7 +255,8 @@ static llm_model *model_open(gguf_file *file, const char *path, llm_device *devi
     return m;
 }
 
-llm_model *llm_load(const char *path, llm_device *device, const llm_options *options, llm_error *err) {
+llm_model *llm_load(const char *path, llm_device *device, const llm_options *options,
+                    llm_error *err) {
     double started = now();
     return model_open(gguf_open(path, err), path, device, options, started, err);
 }
@@ -247,7 +264,8 @@ llm_model *llm_load(const char *path, llm_device *device, const llm_options *opt
 llm_model *llm_load_memory(const void *data, size_t bytes, const char *name, llm_device *device,
                            const llm_options *options, llm_error *err) {
     double started = now();
-    return model_open(gguf_open_memory(data, bytes, name, err), name, device, options, started, err);
+    return model_open(gguf_open_memory(data, bytes, name, err), name, device, options, started,
+                      err);
 }
 
 llm_model *model_retain(llm_model *m) {
@@ -301,4 +319,6 @@ const uint64_t *model_hash(llm_model *m) {
     return m->hash;
 }
 
-void llm_model_hash(llm_model *m, uint64_t hash[2]) { memcpy(hash, model_hash(m), 2 * sizeof *hash); }
+void llm_model_hash(llm_model *m, uint64_t hash[2]) {
+    memcpy(hash, model_hash(m), 2 * sizeof *hash);
+}

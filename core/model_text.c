@@ -1,4 +1,5 @@
-/* model_text.c: what a model says of itself (metadata, description) and its tokenizer's public calls. */
+/* model_text.c: what a model says of itself (metadata, description) and its tokenizer's public
+ * calls. */
 #include "model.h"
 
 #include "lists.h"
@@ -8,13 +9,14 @@
 
 /* ---- tokenizer ---- */
 
-int llm_encode(llm_model *m, const char *text, size_t n, bool add_special, bool parse_special, llm_ids *out,
-               llm_error *err) {
+int llm_encode(llm_model *m, const char *text, size_t n, bool add_special, bool parse_special,
+               llm_ids *out, llm_error *err) {
     return tokenizer_encode(m->tokenizer, text, n, add_special, parse_special, out, err);
 }
 
 /* Rows of the embedding beyond the tokenizer's tokens (padding) are ids without bytes. */
-int llm_decode(llm_model *m, const int32_t *ids, size_t n, bool render_special, llm_bytes *out, llm_error *err) {
+int llm_decode(llm_model *m, const int32_t *ids, size_t n, bool render_special, llm_bytes *out,
+               llm_error *err) {
     if (model_check_ids(m, ids, n, err)) return -1;
     int32_t n_tokens = tokenizer_n_tokens(m->tokenizer);
     size_t n_known = 0;
@@ -24,7 +26,8 @@ int llm_decode(llm_model *m, const int32_t *ids, size_t n, bool render_special, 
     int failed = 0;
     for (size_t i = 0; i < n && !failed; i++)
         if (ids[i] < n_tokens) failed = llm_ids_push(&known, ids[i], err);
-    if (!failed) failed = tokenizer_decode(m->tokenizer, known.data, known.n, render_special, out, err);
+    if (!failed)
+        failed = tokenizer_decode(m->tokenizer, known.data, known.n, render_special, out, err);
     llm_ids_free(&known);
     return failed;
 }
@@ -77,8 +80,10 @@ bool llm_model_meta(const llm_model *m, const char *key, llm_meta *out) {
     const gguf_value *v = gguf_find(m->file, key);
     if (!v) return false;
     const char *at = v->data;
-    if (v->type == GGUF_STRING) meta_fill_string(&at, out);
-    else meta_fill(v, v->type, 0, out);
+    if (v->type == GGUF_STRING)
+        meta_fill_string(&at, out);
+    else
+        meta_fill(v, v->type, 0, out);
     return true;
 }
 
@@ -102,7 +107,8 @@ bool llm_model_meta_element(llm_model *m, const char *key, size_t i, llm_meta *o
 
 /* ---- description ---- */
 
-static int print(llm_bytes *out, llm_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int print(llm_bytes *out, llm_error *err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static int print(llm_bytes *out, llm_error *err, const char *format, ...) {
     char line[512];
     va_list arguments;
@@ -114,8 +120,9 @@ static int print(llm_bytes *out, llm_error *err, const char *format, ...) {
 }
 
 static const char *kind_name(plan_kind kind) {
-    static const char *const names[] = {"embed",  "embed_at",  "norm_rms", "norm_layer", "norm_heads", "matmul", "rope",
-                                        "append", "attend",    "add",      "silu_mul",   "gelu_mul",   "gelu"};
+    static const char *const names[] = {
+        "embed",  "embed_at", "norm_rms", "norm_layer", "norm_heads", "matmul", "rope",
+        "append", "attend",   "add",      "silu_mul",   "gelu_mul",   "gelu"};
     return names[kind];
 }
 
@@ -126,10 +133,11 @@ static int describe_op(const llm_model *m, const plan_op *op, llm_bytes *out, ll
         (op->in >= 0 && print(out, err, " %s", buffers[op->in].name)) ||
         (op->in2 >= 0 && print(out, err, ", %s", buffers[op->in2].name)))
         return -1;
-    if (op->w && print(out, err, "  %.100s %lld × %lld %s%s", op->w->name, (long long)op->w->n_rows, (long long)op->w->n_columns,
-                       op->w->format->name, op->bias ? " + bias" : ""))
+    if (op->w && print(out, err, "  %.100s %lld × %lld %s%s", op->w->name, (long long)op->w->n_rows,
+                       (long long)op->w->n_columns, op->w->format->name, op->bias ? " + bias" : ""))
         return -1;
-    if (op->kind == PLAN_ATTEND && op->window && print(out, err, "  window %d", op->window)) return -1;
+    if (op->kind == PLAN_ATTEND && op->window && print(out, err, "  window %d", op->window))
+        return -1;
     return print(out, err, "\n");
 }
 
@@ -138,17 +146,24 @@ int llm_model_describe(const llm_model *m, llm_bytes *out, llm_error *err) {
     const arch_shape *s = &m->shape;
     size_t n_before = out->n;
     int failed =
-        print(out, err, "%s: %s, %s, %.2f M parameters, %.1f MB of weights (%.1f MB read a step)\n", i->path,
-              *i->name ? i->name : "unnamed", i->arch, (double)i->n_params / 1e6, (double)i->weight_bytes / 1e6,
-              (double)i->weight_bytes_step / 1e6) ||
+        print(out, err, "%s: %s, %s, %.2f M parameters, %.1f MB of weights (%.1f MB read a step)\n",
+              i->path, *i->name ? i->name : "unnamed", i->arch, (double)i->n_params / 1e6,
+              (double)i->weight_bytes / 1e6, (double)i->weight_bytes_step / 1e6) ||
         print(out, err, "device %s\n", llm_device_describe(m->device)) ||
-        print(out, err, "layers %d, width %d, ffn %d, heads %d on %d of %d values, vocabulary %lld\n", s->n_layers, s->width,
-              s->n_ffn, s->n_heads, s->n_heads_kv, s->head_dim, (long long)s->vocab_size) ||
-        print(out, err, "trained context %lld, context %lld, cache %s: %lld bytes a token, %lld pages of 32 tokens\n",
-              (long long)i->ctx_train, (long long)i->ctx, i->kv, (long long)i->position_bytes, (long long)i->n_pages) ||
-        print(out, err, "rope base %g on %d values, epsilon %g, window %d\n", s->rope_base, s->n_rotary, (double)s->eps, s->window) ||
+        print(out, err,
+              "layers %d, width %d, ffn %d, heads %d on %d of %d values, vocabulary %lld\n",
+              s->n_layers, s->width, s->n_ffn, s->n_heads, s->n_heads_kv, s->head_dim,
+              (long long)s->vocab_size) ||
+        print(out, err,
+              "trained context %lld, context %lld, cache %s: %lld bytes a token, %lld pages of 32 "
+              "tokens\n",
+              (long long)i->ctx_train, (long long)i->ctx, i->kv, (long long)i->position_bytes,
+              (long long)i->n_pages) ||
+        print(out, err, "rope base %g on %d values, epsilon %g, window %d\n", s->rope_base,
+              s->n_rotary, (double)s->eps, s->window) ||
         print(out, err, "tokenizer %s\nplan:\n", tokenizer_describe(m->tokenizer));
-    for (int32_t k = 0; k < m->plan.n_ops && !failed; k++) failed = describe_op(m, &m->plan.ops[k], out, err);
+    for (int32_t k = 0; k < m->plan.n_ops && !failed; k++)
+        failed = describe_op(m, &m->plan.ops[k], out, err);
     if (failed) out->n = n_before;
     return failed ? -1 : 0;
 }

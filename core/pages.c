@@ -5,13 +5,15 @@
 #include <assert.h>
 #include <string.h>
 
-int pages_open(page_pool *pool, llm_device *device, const kern_kv_shape *shape, int32_t n_pages, llm_error *err) {
+int pages_open(page_pool *pool, llm_device *device, const kern_kv_shape *shape, int32_t n_pages,
+               llm_error *err) {
     pool->device = device;
     pool->shape = *shape;
     pool->n_pages = n_pages;
     pool->references = kern_alloc_array((size_t)n_pages, sizeof *pool->references);
     pool->free = kern_alloc_array((size_t)n_pages, sizeof *pool->free);
-    if (!pool->references || !pool->free) return llm_fail_memory(err, (size_t)n_pages * 8, "the page table");
+    if (!pool->references || !pool->free)
+        return llm_fail_memory(err, (size_t)n_pages * 8, "the page table");
     for (int32_t i = 0; i < n_pages; i++) pool->free[i] = n_pages - 1 - i;
     pool->n_free = n_pages;
     int code = device->backend->pages_open(device->kern, shape, n_pages, &pool->kern);
@@ -27,8 +29,9 @@ void pages_close(page_pool *pool) {
 
 int page_take(page_pool *pool, int32_t *page, llm_error *err) {
     if (pool->n_free == 0)
-        return llm_fail(err, LLM_CACHE_FULL, "cache full: %d of %d pages used, 1 more requested (--pages)",
-                        pool->n_used, pool->n_pages);
+        return llm_fail(err, LLM_CACHE_FULL,
+                        "cache full: %d of %d pages used, 1 more requested (--pages)", pool->n_used,
+                        pool->n_pages);
     int32_t taken = pool->free[pool->n_free - 1];
     llm_device *device = pool->device;
     int code = device->backend->page_reserve(device->kern, pool->kern, taken);

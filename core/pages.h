@@ -1,5 +1,5 @@
-/* pages.h: the pages of a model: which are free, and how many caches hold each. Contents and layout are
- * the backend's. */
+/* pages.h: the pages of a model: which are free, and how many caches hold each. Contents and layout
+ * are the backend's. */
 #ifndef LLM_CORE_PAGES_H
 #define LLM_CORE_PAGES_H
 

@@ -30,12 +30,14 @@ static double frequency(double base, int32_t i, int32_t n) { return pow(base, -2
 const plan_rope *builder_rope_plain(builder *b, double base, bool interleaved) {
     plan_rope *rope = rope_new(b, interleaved);
     if (!rope) return NULL;
-    for (int32_t i = 0; i < rope->n_rotary / 2; i++) rope->freqs[i] = (float)frequency(base, i, rope->n_rotary);
+    for (int32_t i = 0; i < rope->n_rotary / 2; i++)
+        rope->freqs[i] = (float)frequency(base, i, rope->n_rotary);
     return rope;
 }
 
-/* YaRN (Peng et al. 2023, section 3.2): frequencies that turn less than beta_slow times in the original
- * context are interpolated, those that turn more than beta_fast times stay, a ramp lies between. */
+/* YaRN (Peng et al. 2023, section 3.2): frequencies that turn less than beta_slow times in the
+ * original context are interpolated, those that turn more than beta_fast times stay, a ramp lies
+ * between. */
 typedef struct yarn {
     double factor, low, high;
 } yarn;
@@ -45,10 +47,12 @@ static double yarn_dimension(double turns, double ctx, double base, int32_t n) {
 }
 
 static yarn yarn_of(builder *b, double factor, double base, int32_t n) {
-    double ctx = (double)builder_int(b, "rope.scaling.original_context_length", 1, INT32_MAX, b->shape.ctx_train);
+    double ctx = (double)builder_int(b, "rope.scaling.original_context_length", 1, INT32_MAX,
+                                     b->shape.ctx_train);
     double fast = builder_float(b, "rope.scaling.yarn_beta_fast", 0.001, 1e6, 32);
     double slow = builder_float(b, "rope.scaling.yarn_beta_slow", 0.001, 1e6, 1);
-    yarn y = {factor, floor(yarn_dimension(fast, ctx, base, n)), ceil(yarn_dimension(slow, ctx, base, n))};
+    yarn y = {factor, floor(yarn_dimension(fast, ctx, base, n)),
+              ceil(yarn_dimension(slow, ctx, base, n))};
     y.low = fmax(y.low, 0);
     y.high = fmin(y.high, n - 1);
     return y;
@@ -59,7 +63,9 @@ static double yarn_frequency(yarn y, double plain, int32_t i) {
     return plain * (1 - ramp) + plain / y.factor * ramp;
 }
 
-static bool is(gguf_string s, const char *text) { return s.n == strlen(text) && memcmp(s.data, text, s.n) == 0; }
+static bool is(gguf_string s, const char *text) {
+    return s.n == strlen(text) && memcmp(s.data, text, s.n) == 0;
+}
 
 const plan_rope *builder_rope_table(builder *b, bool interleaved) {
     plan_rope *rope = rope_new(b, interleaved);
@@ -71,7 +77,8 @@ const plan_rope *builder_rope_table(builder *b, bool interleaved) {
     double factor = builder_float(b, "rope.scaling.factor", 1e-6, 1e6, old_linear);
     bool linear = is(type, "linear") || type.n == 0, is_yarn = is(type, "yarn");
     if (!linear && !is_yarn && !is(type, "none")) {
-        builder_fail(b, "rope.scaling.type \"%.*s\" is unknown: known are none, linear, yarn", (int)(type.n < 40 ? type.n : 40), type.data);
+        builder_fail(b, "rope.scaling.type \"%.*s\" is unknown: known are none, linear, yarn",
+                     (int)(type.n < 40 ? type.n : 40), type.data);
         return NULL;
     }
     const kern_weight *factors = builder_weight_optional(b, 1, n / 2, "rope_freqs.weight");

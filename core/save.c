@@ -1,6 +1,7 @@
-/* save.c: caches in files. Little-endian: magic, version, KV type and shape, the model's content hash, the
- * ids, then keys and values position by position as the backend's position_bytes says, and a hash of all
- * that went before. Independent of page size and instruction tier; written beside, then renamed. */
+/* save.c: caches in files. Little-endian: magic, version, KV type and shape, the model's content
+ * hash, the ids, then keys and values position by position as the backend's position_bytes says,
+ * and a hash of all that went before. Independent of page size and instruction tier; written
+ * beside, then renamed. */
 #include "cache.h"
 
 #include "../kernels/memory.h"
@@ -25,9 +26,14 @@ typedef struct save_header {
 static save_header header_of(llm_cache *c) {
     const kern_kv_shape *s = &c->model->pages.shape;
     const uint64_t *hash = model_hash(c->model);
-    save_header h = {.version = SAVE_VERSION, .kv_type = s->type, .n_layers = (uint32_t)s->n_layers,
-                     .n_heads_kv = (uint32_t)s->n_heads_kv, .head_dim_k = (uint32_t)s->head_dim_k,
-                     .head_dim_v = (uint32_t)s->head_dim_v, .model = {hash[0], hash[1]}, .n_tokens = (uint64_t)c->n,
+    save_header h = {.version = SAVE_VERSION,
+                     .kv_type = s->type,
+                     .n_layers = (uint32_t)s->n_layers,
+                     .n_heads_kv = (uint32_t)s->n_heads_kv,
+                     .head_dim_k = (uint32_t)s->head_dim_k,
+                     .head_dim_v = (uint32_t)s->head_dim_v,
+                     .model = {hash[0], hash[1]},
+                     .n_tokens = (uint64_t)c->n,
                      .position_bytes = (uint64_t)c->model->info.position_bytes};
     memcpy(h.magic, SAVE_MAGIC, sizeof h.magic);
     return h;
@@ -42,7 +48,8 @@ typedef struct stream {
 } stream;
 
 static int stream_fail(const stream *s, const char *verb, llm_error *err) {
-    return llm_fail(err, LLM_INPUT, "%s: %s: %s", s->path, verb, errno ? strerror(errno) : "file too short");
+    return llm_fail(err, LLM_INPUT, "%s: %s: %s", s->path, verb,
+                    errno ? strerror(errno) : "file too short");
 }
 
 static int stream_write(stream *s, const void *data, size_t n, llm_error *err) {
@@ -68,9 +75,11 @@ static int write_positions(stream *s, llm_cache *c, llm_error *err) {
     if (!position) return llm_fail_memory(err, bytes, "a position of a save file");
     int failed = 0;
     for (int64_t i = 0; i < c->n && !failed; i++) {
-        int code = backend->page_read(pool->device->kern, pool->kern, c->pages[i / KERN_PAGE_POSITIONS],
-                                      (int32_t)(i % KERN_PAGE_POSITIONS), position);
-        failed = device_check(pool->device, code, "reading the cache", err) || stream_write(s, position, bytes, err);
+        int code =
+            backend->page_read(pool->device->kern, pool->kern, c->pages[i / KERN_PAGE_POSITIONS],
+                               (int32_t)(i % KERN_PAGE_POSITIONS), position);
+        failed = device_check(pool->device, code, "reading the cache", err) ||
+                 stream_write(s, position, bytes, err);
     }
     kern_free(position);
     return failed;
@@ -78,8 +87,8 @@ static int write_positions(stream *s, llm_cache *c, llm_error *err) {
 
 static int write_all(stream *s, llm_cache *c, llm_error *err) {
     save_header h = header_of(c);
-    if (stream_write(s, &h, sizeof h, err) || stream_write(s, c->ids, (size_t)c->n * sizeof *c->ids, err) ||
-        write_positions(s, c, err))
+    if (stream_write(s, &h, sizeof h, err) ||
+        stream_write(s, c->ids, (size_t)c->n * sizeof *c->ids, err) || write_positions(s, c, err))
         return -1;
     uint64_t hash = XXH3_64bits_digest(&s->hash);
     if (stream_write(s, &hash, sizeof hash, err)) return -1;
@@ -90,8 +99,10 @@ static int write_all(stream *s, llm_cache *c, llm_error *err) {
 
 int llm_cache_save(llm_cache *c, const char *path, llm_error *err) {
     if (c->tree || cache_depth(c) < c->model->info.n_layers)
-        return llm_fail(err, LLM_MISUSE, "%s: a cache with a tree, or with positions of %d of %lld layers, cannot be saved", path,
-                        cache_depth(c), (long long)c->model->info.n_layers);
+        return llm_fail(
+            err, LLM_MISUSE,
+            "%s: a cache with a tree, or with positions of %d of %lld layers, cannot be saved",
+            path, cache_depth(c), (long long)c->model->info.n_layers);
     size_t n = strlen(path) + 32;
     char *temporary = kern_alloc(n);
     if (!temporary) return llm_fail_memory(err, n, "a path");
@@ -117,19 +128,26 @@ int llm_cache_save(llm_cache *c, const char *path, llm_error *err) {
 static int check_header(const save_header *h, llm_cache *c, const char *path, llm_error *err) {
     save_header own = header_of(c);
     static const char *const kv[] = {"f32", "f16", "q8_0"};
-    if (memcmp(h->magic, SAVE_MAGIC, sizeof h->magic)) return llm_fail(err, LLM_INPUT, "%s: not a saved cache", path);
+    if (memcmp(h->magic, SAVE_MAGIC, sizeof h->magic))
+        return llm_fail(err, LLM_INPUT, "%s: not a saved cache", path);
     if (h->version != SAVE_VERSION)
-        return llm_fail(err, LLM_INPUT, "%s: save file version %u, this program reads %d", path, h->version, SAVE_VERSION);
+        return llm_fail(err, LLM_INPUT, "%s: save file version %u, this program reads %d", path,
+                        h->version, SAVE_VERSION);
     if (h->model[0] != own.model[0] || h->model[1] != own.model[1])
-        return llm_fail(err, LLM_INPUT, "%s: saved from another model (hash %016llx), this is %s (%016llx)", path,
-                        (unsigned long long)h->model[0], c->model->path, (unsigned long long)own.model[0]);
+        return llm_fail(err, LLM_INPUT,
+                        "%s: saved from another model (hash %016llx), this is %s (%016llx)", path,
+                        (unsigned long long)h->model[0], c->model->path,
+                        (unsigned long long)own.model[0]);
     if (h->kv_type != own.kv_type)
-        return llm_fail(err, LLM_INPUT, "%s: saved with kv %s, the model is loaded with kv %s", path,
-                        h->kv_type < 3 ? kv[h->kv_type] : "of an unknown type", kv[own.kv_type]);
-    if (h->n_layers != own.n_layers || h->n_heads_kv != own.n_heads_kv || h->head_dim_k != own.head_dim_k ||
-        h->head_dim_v != own.head_dim_v || h->position_bytes != own.position_bytes)
+        return llm_fail(err, LLM_INPUT, "%s: saved with kv %s, the model is loaded with kv %s",
+                        path, h->kv_type < 3 ? kv[h->kv_type] : "of an unknown type",
+                        kv[own.kv_type]);
+    if (h->n_layers != own.n_layers || h->n_heads_kv != own.n_heads_kv ||
+        h->head_dim_k != own.head_dim_k || h->head_dim_v != own.head_dim_v ||
+        h->position_bytes != own.position_bytes)
         return llm_fail(err, LLM_INPUT, "%s: %llu bytes a token, the model's cache has %llu", path,
-                        (unsigned long long)h->position_bytes, (unsigned long long)own.position_bytes);
+                        (unsigned long long)h->position_bytes,
+                        (unsigned long long)own.position_bytes);
     if (h->n_tokens > (uint64_t)c->model->info.ctx)
         return llm_fail(err, LLM_INPUT, "%s: %llu tokens do not fit into a context of %lld", path,
                         (unsigned long long)h->n_tokens, (long long)c->model->info.ctx);
@@ -139,10 +157,12 @@ static int check_header(const save_header *h, llm_cache *c, const char *path, ll
 static int check_size(const save_header *h, FILE *file, const char *path, llm_error *err) {
     struct stat st;
     if (fstat(fileno(file), &st)) return llm_fail(err, LLM_INPUT, "%s: %s", path, strerror(errno));
-    uint64_t wanted = sizeof *h + h->n_tokens * (4 + h->position_bytes) + 8; /* small: both factors were checked */
+    uint64_t wanted = sizeof *h + h->n_tokens * (4 + h->position_bytes) +
+                      8; /* small: both factors were checked */
     if ((uint64_t)st.st_size == wanted) return 0;
-    return llm_fail(err, LLM_INPUT, "%s: %lld bytes, a cache of %llu tokens has %llu", path, (long long)st.st_size,
-                    (unsigned long long)h->n_tokens, (unsigned long long)wanted);
+    return llm_fail(err, LLM_INPUT, "%s: %lld bytes, a cache of %llu tokens has %llu", path,
+                    (long long)st.st_size, (unsigned long long)h->n_tokens,
+                    (unsigned long long)wanted);
 }
 
 static int read_positions(stream *s, llm_cache *c, int64_t n, llm_error *err) {
@@ -155,8 +175,9 @@ static int read_positions(stream *s, llm_cache *c, int64_t n, llm_error *err) {
     for (int64_t i = 0; i < n && !failed; i++) {
         failed = stream_read(s, position, bytes, err);
         if (failed) break;
-        int code = backend->page_write(pool->device->kern, pool->kern, c->pages[i / KERN_PAGE_POSITIONS],
-                                       (int32_t)(i % KERN_PAGE_POSITIONS), position);
+        int code =
+            backend->page_write(pool->device->kern, pool->kern, c->pages[i / KERN_PAGE_POSITIONS],
+                                (int32_t)(i % KERN_PAGE_POSITIONS), position);
         failed = device_check(pool->device, code, "writing the cache", err);
     }
     kern_free(position);
@@ -165,20 +186,22 @@ static int read_positions(stream *s, llm_cache *c, int64_t n, llm_error *err) {
 
 static int read_all(stream *s, llm_cache *c, int32_t **ids, llm_error *err) {
     save_header h;
-    if (stream_read(s, &h, sizeof h, err) || check_header(&h, c, s->path, err) || check_size(&h, s->file, s->path, err))
+    if (stream_read(s, &h, sizeof h, err) || check_header(&h, c, s->path, err) ||
+        check_size(&h, s->file, s->path, err))
         return -1;
     int64_t n = (int64_t)h.n_tokens;
     size_t bytes = (size_t)n * sizeof **ids;
     *ids = kern_alloc(bytes);
     if (!*ids) return llm_fail_memory(err, bytes, "the ids of a cache");
     if (stream_read(s, *ids, bytes, err)) return -1;
-    if (model_check_ids(c->model, *ids, (size_t)n, err) || (n && cache_extend(c, n, err)) || read_positions(s, c, n, err))
+    if (model_check_ids(c->model, *ids, (size_t)n, err) || (n && cache_extend(c, n, err)) ||
+        read_positions(s, c, n, err))
         return -1;
     uint64_t expected = XXH3_64bits_digest(&s->hash), hash;
     if (stream_read(s, &hash, sizeof hash, err)) return -1;
     if (hash != expected)
-        return llm_fail(err, LLM_INPUT, "%s: damaged: hash %016llx, expected %016llx", s->path, (unsigned long long)hash,
-                        (unsigned long long)expected);
+        return llm_fail(err, LLM_INPUT, "%s: damaged: hash %016llx, expected %016llx", s->path,
+                        (unsigned long long)hash, (unsigned long long)expected);
     cache_commit(c, *ids, n, (int32_t)c->model->info.n_layers, NULL);
     return 0;
 }

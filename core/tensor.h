@@ -9,20 +9,22 @@ struct llm_tensor {
     llm_device *device; /* held */
     kern_buffer buffer; /* from the device's pool */
     bool is_choice;     /* entries may be KERN_ID_NAN …: checked when read or fed */
-    int64_t n_group_rows, n_group_results; /* topk_joint: rows each group of results was chosen from */
+    int64_t n_group_rows,
+        n_group_results; /* topk_joint: rows each group of results was chosen from */
 };
 
 /* Contents undefined. NULL with err on failure. */
-llm_tensor *tensor_alloc(llm_device *, llm_dtype, int64_t n_rows, int64_t n_columns, llm_error *err);
+llm_tensor *tensor_alloc(llm_device *, llm_dtype, int64_t n_rows, int64_t n_columns,
+                         llm_error *err);
 
 /* The whole of it as the kernels see it. */
 static inline kern_tensor tensor_view(llm_tensor *t) {
     return (kern_tensor){&t->buffer, 0, t->info.n_rows, t->info.n_columns};
 }
 
-/* The pool of a device: opened by device.c with the device, closed with it. Memory of closed tensors is
- * kept by size class for re-use; pressed when live + kept bytes reach the budget (which then doubles if
- * they are all live). */
+/* The pool of a device: opened by device.c with the device, closed with it. Memory of closed
+ * tensors is kept by size class for re-use; pressed when live + kept bytes reach the budget (which
+ * then doubles if they are all live). */
 struct tensor_pool *tensor_pool_open(llm_device *, llm_error *err);
 void tensor_pool_close(struct tensor_pool *, llm_device *);
 bool tensor_pool_pressed(const struct tensor_pool *);

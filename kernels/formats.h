@@ -30,7 +30,8 @@ typedef struct kern_format {
     int32_t id;          /* the GGUF type number */
     int32_t block_size;  /* values a block; rows are whole blocks */
     int32_t block_bytes; /* bytes a block */
-    /* y[n] = the values of n / block_size blocks at x (any alignment); n is a multiple of block_size */
+    /* y[n] = the values of n / block_size blocks at x (any alignment); n is a multiple of
+     * block_size */
     void (*dequantise)(const void *x, float *y, int64_t n);
 } kern_format;
 

@@ -4,9 +4,14 @@
 
 #include "kern.h"
 
-/* Instruction tiers of the cpu backend, in order. A file named *_avx2.c is compiled for that tier only
- * and is entered only through a table that tier.c picked at run time. */
-typedef enum kern_tier { KERN_TIER_PLAIN, KERN_TIER_AVX2, KERN_TIER_AVXVNNI, KERN_TIER_AVX512 } kern_tier;
+/* Instruction tiers of the cpu backend, in order. A file named *_avx2.c is compiled for that tier
+ * only and is entered only through a table that tier.c picked at run time. */
+typedef enum kern_tier {
+    KERN_TIER_PLAIN,
+    KERN_TIER_AVX2,
+    KERN_TIER_AVXVNNI,
+    KERN_TIER_AVX512
+} kern_tier;
 
 kern_tier kern_tier_best(void);                        /* what this processor and system can run */
 int kern_tier_parse(const char *name, kern_tier *out); /* 0, or -1: unknown name */
@@ -22,12 +27,14 @@ struct kern_device {
 };
 
 /* Opens the device with its pool; the tier is PLAIN unless the backend sets it. */
-kern_device *host_open(const kern_backend *, const kern_device_options *, char *message, size_t message_bytes);
+kern_device *host_open(const kern_backend *, const kern_device_options *, char *message,
+                       size_t message_bytes);
 void host_close(kern_device *);
 const char *host_describe(kern_device *);
 const char *host_last_error(kern_device *);
 void host_stats(kern_device *, kern_stats *out);
-int host_fail(kern_device *, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int host_fail(kern_device *, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 int host_alloc(kern_device *, size_t bytes, kern_buffer *out);
 void host_free(kern_device *, kern_buffer *);
@@ -36,30 +43,38 @@ int host_read(kern_device *, const kern_buffer *from, size_t offset, void *to, s
 int host_copy(kern_device *, kern_buffer *to, size_t to_offset, const kern_buffer *from,
               size_t from_offset, size_t bytes);
 
-static inline float *host_f32(kern_tensor t) { return (float *)(void *)((char *)t.buffer->data + t.offset); }
-static inline int32_t *host_i32(kern_tensor t) { return (int32_t *)(void *)((char *)t.buffer->data + t.offset); }
+static inline float *host_f32(kern_tensor t) {
+    return (float *)(void *)((char *)t.buffer->data + t.offset);
+}
+static inline int32_t *host_i32(kern_tensor t) {
+    return (int32_t *)(void *)((char *)t.buffer->data + t.offset);
+}
 
 /* Pages. Layout of a page: layer after layer; in a layer all keys, then all values; keys are
- * [n_heads_kv][32 positions][head_dim_k], values [n_heads_kv][32][head_dim_v], in the KV type (q8_0: a
- * row of head_dim values is head_dim / 32 blocks of an f16 scale and 32 int8). 64-byte aligned. */
+ * [n_heads_kv][32 positions][head_dim_k], values [n_heads_kv][32][head_dim_v], in the KV type
+ * (q8_0: a row of head_dim values is head_dim / 32 blocks of an f16 scale and 32 int8). 64-byte
+ * aligned. */
 struct kern_pages {
     kern_kv_shape shape;
     int32_t n_pages;
-    size_t page_bytes, layer_bytes;         /* layer_bytes: keys and values of a layer in a page */
-    size_t key_row_bytes, value_row_bytes;  /* one head of one position */
-    unsigned char **pages;                  /* NULL until reserved */
+    size_t page_bytes, layer_bytes;        /* layer_bytes: keys and values of a layer in a page */
+    size_t key_row_bytes, value_row_bytes; /* one head of one position */
+    unsigned char **pages;                 /* NULL until reserved */
 };
 size_t host_kv_row_bytes(kern_kv type, int32_t head_dim);
-static inline unsigned char *host_keys(const struct kern_pages *p, int32_t page, int32_t i_layer, int32_t head) {
+static inline unsigned char *host_keys(const struct kern_pages *p, int32_t page, int32_t i_layer,
+                                       int32_t head) {
     return p->pages[page] + (size_t)i_layer * p->layer_bytes +
            (size_t)head * KERN_PAGE_POSITIONS * p->key_row_bytes;
 }
-static inline unsigned char *host_values(const struct kern_pages *p, int32_t page, int32_t i_layer, int32_t head) {
+static inline unsigned char *host_values(const struct kern_pages *p, int32_t page, int32_t i_layer,
+                                         int32_t head) {
     return p->pages[page] + (size_t)i_layer * p->layer_bytes +
            (size_t)p->shape.n_heads_kv * KERN_PAGE_POSITIONS * p->key_row_bytes +
            (size_t)head * KERN_PAGE_POSITIONS * p->value_row_bytes;
 }
-void host_kv_store(kern_kv type, const float *x, int32_t n, void *to);  /* a row of n values, rounded */
+void host_kv_store(kern_kv type, const float *x, int32_t n,
+                   void *to); /* a row of n values, rounded */
 void host_kv_load(kern_kv type, const void *from, int32_t n, float *y); /* back to f32 */
 
 int host_pages_open(kern_device *, const kern_kv_shape *, int32_t n_pages, kern_pages **out);
@@ -82,5 +97,15 @@ struct kern_work {
 int host_work_open(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
 void host_work_close(kern_device *, kern_work *);
 kern_buffer *host_work_buffer(kern_work *, int32_t i_buffer);
+
+/* The entries of a backend's table that the functions above are. */
+#define HOST_OPS                                                                                   \
+    .close = host_close, .describe = host_describe, .last_error = host_last_error,                 \
+    .stats = host_stats, .alloc = host_alloc, .free = host_free, .write = host_write,              \
+    .read = host_read, .copy = host_copy, .pages_open = host_pages_open,                           \
+    .pages_close = host_pages_close, .page_bytes = host_page_bytes,                                \
+    .page_reserve = host_page_reserve, .page_copy = host_page_copy,                                \
+    .position_bytes = host_position_bytes, .page_read = host_page_read,                            \
+    .page_write = host_page_write, .work_close = host_work_close, .work_buffer = host_work_buffer
 
 #endif

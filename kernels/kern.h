@@ -1,6 +1,7 @@
-/* kern.h: what a backend is: one table of operations. Operations take buffer + offset, return only an
- * error code and leave their results in buffers; they may be asynchronous, and `read` is the only wait.
- * ref.c is the specification of every one of them. Letters as in plan.h; a tensor is [R,C], row-major. */
+/* kern.h: what a backend is: one table of operations. Operations take buffer + offset, return only
+ * an error code and leave their results in buffers; they may be asynchronous, and `read` is the
+ * only wait. ref.c is the specification of every one of them. Letters as in plan.h; a tensor is
+ * [R,C], row-major. */
 #ifndef KERN_KERN_H
 #define KERN_KERN_H
 
@@ -12,7 +13,13 @@
 #define KERN_ABI 1
 
 /* Codes of every operation. The message, if any, is the device's last_error(). */
-enum { KERN_OK = 0, KERN_NO_MEMORY = -1, KERN_INTERRUPTED = -2, KERN_DEVICE = -3, KERN_UNSUPPORTED = -4 };
+enum {
+    KERN_OK = 0,
+    KERN_NO_MEMORY = -1,
+    KERN_INTERRUPTED = -2,
+    KERN_DEVICE = -3,
+    KERN_UNSUPPORTED = -4
+};
 
 typedef struct kern_device kern_device; /* private to the backend */
 typedef struct kern_pages kern_pages;   /* private to the backend */
@@ -47,14 +54,15 @@ typedef struct kern_sequence {
     int32_t n_past, n_rows, first_row;
 } kern_sequence;
 
-/* One pass over the weights. Every row's results are bit-identical whatever else is in the batch. */
+/* One pass over the weights. Every row's results are bit-identical whatever else is in the batch.
+ */
 typedef struct kern_batch {
     int32_t n_rows, n_sequences;
     const kern_sequence *sequences;
-    kern_tensor ids;          /* i32 [n_rows, 1], on the device; unused by a run of the head alone */
-    const int32_t *parents;   /* NULL: each row follows the one before it. Else, a row's parent within its
-                               * sequence's rows (1-based, 0: the cache's end) */
-    kern_tensor logits;       /* where PLAN_MATMUL into buffer `logits` writes: [n_rows, vocabulary] */
+    kern_tensor ids;        /* i32 [n_rows, 1], on the device; unused by a run of the head alone */
+    const int32_t *parents; /* NULL: each row follows the one before it. Else, a row's parent within
+                             * its sequence's rows (1-based, 0: the cache's end) */
+    kern_tensor logits; /* where PLAN_MATMUL into buffer `logits` writes: [n_rows, vocabulary] */
     const volatile int *stop; /* NULL, or: when it becomes non-zero, return KERN_INTERRUPTED soon */
 } kern_batch;
 
@@ -73,15 +81,33 @@ typedef struct kern_key {
     uint32_t position;
 } kern_key;
 
-typedef enum kern_unary { KERN_EXP, KERN_LOG, KERN_ABS, KERN_SQRT, KERN_NEG, KERN_CLAMP /* to [a, b] */ } kern_unary;
+typedef enum kern_unary {
+    KERN_EXP,
+    KERN_LOG,
+    KERN_ABS,
+    KERN_SQRT,
+    KERN_NEG,
+    KERN_CLAMP /* to [a, b] */
+} kern_unary;
 
 typedef enum kern_binary {
-    KERN_ADD, KERN_SUB, KERN_MUL, KERN_DIV, KERN_POW,
-    KERN_LT, KERN_LE, KERN_GT, KERN_GE, KERN_EQ /* comparisons give 1 / 0 */
+    KERN_ADD,
+    KERN_SUB,
+    KERN_MUL,
+    KERN_DIV,
+    KERN_POW,
+    KERN_LT,
+    KERN_LE,
+    KERN_GT,
+    KERN_GE,
+    KERN_EQ /* comparisons give 1 / 0 */
 } kern_binary;
 
 typedef enum kern_reduce {
-    KERN_MAX, KERN_MIN, KERN_SUM, KERN_LOGSUMEXP,
+    KERN_MAX,
+    KERN_MIN,
+    KERN_SUM,
+    KERN_LOGSUMEXP,
     KERN_ENTROPY, /* nats, of the softmax of the row; 0 · ln 0 = 0 */
     KERN_STD      /* population deviation of the finite entries */
 } kern_reduce;
@@ -104,7 +130,8 @@ typedef struct kern_backend {
     void (*stats)(kern_device *, kern_stats *out);
 
     /* memory */
-    int (*alloc)(kern_device *, size_t bytes, kern_buffer *out); /* contents undefined; aligned to 64 */
+    int (*alloc)(kern_device *, size_t bytes,
+                 kern_buffer *out); /* contents undefined; aligned to 64 */
     void (*free)(kern_device *, kern_buffer *);
     int (*write)(kern_device *, kern_buffer *to, size_t offset, const void *from, size_t bytes);
     int (*read)(kern_device *, const kern_buffer *from, size_t offset, void *to, size_t bytes);
@@ -121,20 +148,23 @@ typedef struct kern_backend {
     size_t (*page_bytes)(const kern_kv_shape *);
     int (*page_reserve)(kern_device *, kern_pages *, int32_t page); /* makes its memory exist */
     int (*page_copy)(kern_device *, kern_pages *, int32_t to, int32_t from, int32_t n_positions);
-    /* one position (0 … 31) of a page as plain bytes, layer after layer: keys then values, head after
-     * head, in the KV type (q8_0: f16 scale + 32 int8 a block): what files hold. */
+    /* one position (0 … 31) of a page as plain bytes, layer after layer: keys then values, head
+     * after head, in the KV type (q8_0: f16 scale + 32 int8 a block): what files hold. */
     size_t (*position_bytes)(const kern_kv_shape *);
     int (*page_read)(kern_device *, kern_pages *, int32_t page, int32_t position, void *to);
-    int (*page_write)(kern_device *, kern_pages *, int32_t page, int32_t position, const void *from);
+    int (*page_write)(kern_device *, kern_pages *, int32_t page, int32_t position,
+                      const void *from);
 
     /* the forward pass: operations first … first + count of the plan on the work's buffers */
     int (*work_open)(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
     void (*work_close)(kern_device *, kern_work *);
     kern_buffer *(*work_buffer)(kern_work *, int32_t i_buffer); /* rows of its width, densely */
-    int (*run)(kern_device *, kern_work *, const plan *, int32_t first, int32_t count, const kern_batch *);
+    int (*run)(kern_device *, kern_work *, const plan *, int32_t first, int32_t count,
+               const kern_batch *);
 
-    /* tensors. Shapes are checked by the caller. `out` may be the same tensor as x. A binary operand
-     * of one row is repeated over rows, of one column over columns. i32 variants are exact (wrap). */
+    /* tensors. Shapes are checked by the caller. `out` may be the same tensor as x. A binary
+     * operand of one row is repeated over rows, of one column over columns. i32 variants are exact
+     * (wrap). */
     int (*unary)(kern_device *, kern_unary, kern_tensor x, float a, float b, kern_tensor out);
     int (*binary)(kern_device *, kern_binary, kern_tensor x, kern_tensor y, kern_tensor out);
     int (*binary_i32)(kern_device *, kern_binary, kern_tensor x, kern_tensor y, kern_tensor out);
@@ -147,34 +177,44 @@ typedef struct kern_backend {
     int (*cumsum)(kern_device *, kern_tensor x, kern_tensor out); /* along rows' columns */
     /* choices: ids are column + base */
     int (*argmax)(kern_device *, kern_tensor x, int32_t base, kern_tensor ids);
-    int (*topk)(kern_device *, kern_tensor x, int64_t k, int32_t base, kern_tensor scores, kern_tensor ids);
-    /* groups of R / groups rows each; per group the k best of all its rows' entries, best first (ties:
-     * lower row, then lower id): scores f32, ids i32 (+ base), rows i32 (1-based), each [groups · k, 1] */
+    int (*topk)(kern_device *, kern_tensor x, int64_t k, int32_t base, kern_tensor scores,
+                kern_tensor ids);
+    /* groups of R / groups rows each; per group the k best of all its rows' entries, best first
+     * (ties: lower row, then lower id): scores f32, ids i32 (+ base), rows i32 (1-based), each
+     * [groups · k, 1] */
     int (*topk_joint)(kern_device *, kern_tensor x, int64_t k, int64_t groups, int32_t base,
                       kern_tensor scores, kern_tensor ids, kern_tensor rows);
-    int (*gumbel)(kern_device *, kern_tensor x, int32_t base, const kern_key *keys, kern_tensor out);
-    int (*sample)(kern_device *, kern_tensor x, int32_t base, const kern_key *keys, kern_tensor ids);
-    /* filters: what is cut becomes -inf; at least one entry of a row with a finite one stays. `key` has
-     * buffer NULL for the default, -x. k and p are [R,1] or [1,1]. */
-    int (*threshold_k)(kern_device *, kern_tensor x, kern_tensor k_i32, kern_tensor key, kern_tensor out);
-    int (*threshold_mass)(kern_device *, kern_tensor x, kern_tensor p, kern_tensor key, kern_tensor out);
+    int (*gumbel)(kern_device *, kern_tensor x, int32_t base, const kern_key *keys,
+                  kern_tensor out);
+    int (*sample)(kern_device *, kern_tensor x, int32_t base, const kern_key *keys,
+                  kern_tensor ids);
+    /* filters: what is cut becomes -inf; at least one entry of a row with a finite one stays. `key`
+     * has buffer NULL for the default, -x. k and p are [R,1] or [1,1]. */
+    int (*threshold_k)(kern_device *, kern_tensor x, kern_tensor k_i32, kern_tensor key,
+                       kern_tensor out);
+    int (*threshold_mass)(kern_device *, kern_tensor x, kern_tensor p, kern_tensor key,
+                          kern_tensor out);
     int (*min_p)(kern_device *, kern_tensor x, kern_tensor p, kern_tensor out);
     int (*cut_below)(kern_device *, kern_tensor x, kern_tensor least, kern_tensor out);
     /* lists of columns, one list a row (first[r] … first[r + 1] of ids; host arrays, checked) */
-    int (*mask)(kern_device *, kern_tensor x, const int64_t *first, const int32_t *columns, int only,
-                kern_tensor out);
+    int (*mask)(kern_device *, kern_tensor x, const int64_t *first, const int32_t *columns,
+                int only, kern_tensor out);
     /* out[r,i] = x[r, ids[r,i] - base]; ids i32 [R,n] or [1,n] on the device, inside the columns */
     int (*gather)(kern_device *, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor out);
     /* x[r, ids[r,i] - base] (+)= v[r,i] in place, v broadcast as in binary; repeated ids: the last
      * sets, each adds, in order */
-    int (*scatter)(kern_device *, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor v, int add);
+    int (*scatter)(kern_device *, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor v,
+                   int add);
     /* matrices */
     int (*matmul)(kern_device *, kern_tensor a, kern_tensor b, kern_tensor out); /* [n,k] · [k,m] */
     int (*transpose)(kern_device *, kern_tensor x, kern_tensor out);
-    int (*normalize)(kern_device *, kern_tensor x, kern_tensor out); /* rows to length 1; zero rows stay */
-    int (*rows)(kern_device *, kern_tensor x, const int64_t *rows, kern_tensor out); /* 0-based, repeats */
+    int (*normalize)(kern_device *, kern_tensor x,
+                     kern_tensor out); /* rows to length 1; zero rows stay */
+    int (*rows)(kern_device *, kern_tensor x, const int64_t *rows,
+                kern_tensor out); /* 0-based, repeats */
     /* a block of columns (4-byte entries): out[r, to + c] = x[r, from + c], c < count */
-    int (*columns)(kern_device *, kern_tensor x, int64_t from, int64_t count, kern_tensor out, int64_t to);
+    int (*columns)(kern_device *, kern_tensor x, int64_t from, int64_t count, kern_tensor out,
+                   int64_t to);
 } kern_backend;
 
 /* The backends built in; ends with NULL. */

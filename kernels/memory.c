@@ -34,7 +34,8 @@ void *kern_realloc(void *block, size_t bytes) {
 
 void *kern_alloc_aligned(size_t alignment, size_t bytes) {
     size_t rounded;
-    if (must_fail() || __builtin_add_overflow(bytes ? bytes : 1, alignment - 1, &rounded)) return NULL;
+    if (must_fail() || __builtin_add_overflow(bytes ? bytes : 1, alignment - 1, &rounded))
+        return NULL;
     rounded &= ~(alignment - 1);
     void *block = aligned_alloc(alignment, rounded);
     if (block) memset(block, 0, rounded);

@@ -1,6 +1,6 @@
-/* noise.h: random numbers that are a function of their name. Philox4x32-10 (Salmon et al., "Parallel
- * random numbers: as easy as 1, 2, 3", SC 2011) with the 64-bit seed as key and the counter
- * (v / 4, position, stream low, stream high); word v % 4 belongs to v. */
+/* noise.h: random numbers that are a function of their name. Philox4x32-10 (Salmon et al.,
+ * "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with the 64-bit seed as key and the
+ * counter (v / 4, position, stream low, stream high); word v % 4 belongs to v. */
 #ifndef KERN_NOISE_H
 #define KERN_NOISE_H
 

@@ -1,5 +1,5 @@
-/* pool.h: the thread pool. One per device; the caller is thread 0. Between operations of one run the
- * threads meet at a spin barrier that sleeps on a futex after about 50 µs. */
+/* pool.h: the thread pool. One per device; the caller is thread 0. Between operations of one run
+ * the threads meet at a spin barrier that sleeps on a futex after about 50 µs. */
 #ifndef KERN_POOL_H
 #define KERN_POOL_H
 

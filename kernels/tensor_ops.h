@@ -47,4 +47,17 @@ int tensor_rows(kern_device *, kern_tensor x, const int64_t *rows, kern_tensor o
 int tensor_columns(kern_device *, kern_tensor x, int64_t from, int64_t count, kern_tensor out,
                    int64_t to);
 
+/* The entries of a backend's table that they are. */
+#define TENSOR_OPS                                                                                 \
+    .unary = tensor_unary, .binary = tensor_binary, .binary_i32 = tensor_binary_i32,               \
+    .to_f32 = tensor_to_f32, .where = tensor_where, .reduce = tensor_reduce,                       \
+    .log_softmax = tensor_log_softmax, .softmax = tensor_softmax, .sort = tensor_sort,             \
+    .cumsum = tensor_cumsum, .argmax = tensor_argmax, .topk = tensor_topk,                         \
+    .topk_joint = tensor_topk_joint, .gumbel = tensor_gumbel, .sample = tensor_sample,             \
+    .threshold_k = tensor_threshold_k, .threshold_mass = tensor_threshold_mass,                    \
+    .min_p = tensor_min_p, .cut_below = tensor_cut_below, .mask = tensor_mask,                     \
+    .gather = tensor_gather, .scatter = tensor_scatter, .matmul = tensor_matmul,                   \
+    .transpose = tensor_transpose, .normalize = tensor_normalize, .rows = tensor_rows,             \
+    .columns = tensor_columns
+
 #endif

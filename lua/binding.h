@@ -10,8 +10,8 @@
 /* The module: pushes the table `llm`. */
 int luaopen_llm(lua_State *L);
 
-/* The host program sets these before a script runs (both must outlive L): the watch that models loaded
- * from L use, and the built-in model that llm.load() without a path loads. */
+/* The host program sets these before a script runs (both must outlive L): the watch that models
+ * loaded from L use, and the built-in model that llm.load() without a path loads. */
 void binding_set_watch(lua_State *L, const llm_watch *watch);
 void binding_set_builtin(lua_State *L, const void *data, size_t bytes);
 

@@ -17,7 +17,8 @@ cache_handle *bind_cache_new(lua_State *L, int model) {
     lua_pushvalue(L, model);
     lua_setiuservalue(L, -2, 1);
     luaL_setmetatable(L, CLASS_CACHE);
-    if (lua_getfield(L, LUA_REGISTRYINDEX, "llm.scope") == LUA_TTABLE) { /* llm.sys: caches of a job */
+    if (lua_getfield(L, LUA_REGISTRYINDEX, "llm.scope") ==
+        LUA_TTABLE) { /* llm.sys: caches of a job */
         lua_pushvalue(L, -2);
         lua_pushboolean(L, 1);
         lua_rawset(L, -3);

@@ -1,5 +1,6 @@
 /* embed.h: the files carried inside the program (CMakeLists.txt makes the table): Lua modules
- * ("lua/llm/host.lua", "lua/dkjson.lua"), "samplers/x.lua", "scripts/x.lua", "models/builtin.gguf". */
+ * ("lua/llm/host.lua", "lua/dkjson.lua"), "samplers/x.lua", "scripts/x.lua", "models/builtin.gguf".
+ */
 #ifndef LLMLUA_EMBED_H
 #define LLMLUA_EMBED_H
 

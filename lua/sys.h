@@ -5,8 +5,8 @@
 #include "binding.h"
 #include "embed.h"
 
-/* Lives as long as the state; main.c owns the one there is. In llm.so there is none, and the functions
- * that need it say "no". */
+/* Lives as long as the state; main.c owns the one there is. In llm.so there is none, and the
+ * functions that need it say "no". */
 typedef struct sys_host {
     volatile int stop;       /* set by the first Ctrl-C */
     const embed_file *files; /* carried inside the program */
@@ -25,8 +25,8 @@ const embed_file *sys_find_file(const embed_file *files, const char *name);
 void sys_progress(void *data, const char *what, int64_t done, int64_t total);
 double sys_clock(void); /* s, monotonic */
 
-/* bandwidth.c: the best rate, in bytes a second, at which n_threads read `bytes` of fresh memory; -1 if
- * memory or threads are not to be had. */
+/* bandwidth.c: the best rate, in bytes a second, at which n_threads read `bytes` of fresh memory;
+ * -1 if memory or threads are not to be had. */
 double bandwidth_read(int n_threads, size_t bytes);
 
 #endif
