@@ -1,6 +1,7 @@
 /* cache.c: sequences as lists of copy-on-write pages. A page is written only by a cache that holds
  * its only reference; what several hold is copied by the first that writes into it. */
 #include "cache.h"
+#include "faults.h"
 
 #include "../kernels/memory.h"
 #include <string.h>
@@ -60,6 +61,7 @@ void cache_trim(llm_cache *c) {
 static int unshare_tail(llm_cache *c, llm_error *err) {
     page_pool *pool = &c->model->pages;
     int32_t n_filled = (int32_t)(c->n % KERN_PAGE_POSITIONS);
+    if (faults_share_writes()) return 0;
     if (n_filled == 0 || pool->references[c->pages[c->n_pages - 1]] == 1) return 0;
     int32_t *last = &c->pages[c->n_pages - 1], copy;
     if (page_take(pool, &copy, err)) return -1;

@@ -326,5 +326,8 @@ int llm_op_copy(llm_tensor *x, llm_tensor **out, llm_error *);
 bool llm_faults_built(void);
 void llm_fail_allocation(int64_t n); /* the n-th from now fails; 0: off */
 int64_t llm_allocations(void);
+/* On: a cache writes into pages that others share, so that beams see their siblings. The specs must
+ * notice. */
+void llm_fault_sharing(bool on);
 
 #endif

@@ -18,7 +18,8 @@ void ops_open(ops_call *c, const char *name, llm_tensor *x, llm_tensor **out) {
 }
 
 int ops_join(ops_call *c, const llm_tensor *t, llm_error *err) {
-    if (t->device != c->device)
+    /* Devices whose memory is the host's read each other's. */
+    if (t->device != c->device && !(t->device->backend->host_memory && c->backend->host_memory))
         return llm_fail(err, LLM_MISUSE, "%s: tensors of two devices", c->name);
     if (t->info.step > c->step) c->step = t->info.step;
     return 0;

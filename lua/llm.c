@@ -1,6 +1,12 @@
 /* llm.c: the module table. */
 #include "handles.h"
 
+/* llm.fault_sharing(on): caches write into pages that others hold too. Only in builds for specs. */
+static int llm_lua_fault_sharing(lua_State *L) {
+    llm_fault_sharing(lua_toboolean(L, 1));
+    return 0;
+}
+
 /* llm.fault(n, retry): the n-th allocation of the engine from now fails (0: none). Unless retry is
  * true the binding does not try again until n is 0. Only in builds for specs of faults. */
 static int llm_lua_fault(lua_State *L) {
@@ -43,6 +49,8 @@ __attribute__((visibility("default"))) int luaopen_llm(lua_State *L) {
     if (llm_faults_built()) {
         lua_pushcfunction(L, llm_lua_fault);
         lua_setfield(L, -2, "fault");
+        lua_pushcfunction(L, llm_lua_fault_sharing);
+        lua_setfield(L, -2, "fault_sharing");
         lua_pushcfunction(L, llm_lua_allocations);
         lua_setfield(L, -2, "allocations");
     }

@@ -27,6 +27,56 @@ local function each_failure(body)
   end
 end
 
+describe("beams that see their siblings", function()
+  if not llm.fault_sharing then
+    pending "needs a build with LLMLUA_FAULTS"
+    return
+  end
+
+  it("are noticed by what the specs compare", function()
+    local model <close> = h.tiny("llama-f32")
+    local function diverge()
+      local kv <close> = model:cache()
+      model:forward(kv, ids)
+      local fork <close> = kv:fork()
+      model:forward(kv, {1, 2})
+      model:forward(fork, {3, 4})
+      return model:forward({kv, fork}, {5, 6}):lists()
+    end
+    local right = diverge()
+    llm.fault_sharing(true)
+    local wrong = diverge()
+    llm.fault_sharing(false)
+    assert.are_not.same(right[1], wrong[1])
+    assert.same(right, diverge())
+  end)
+
+  it("change the text of a beam search", function()
+    local function beams(model)
+      local kvs, sums = {model:cache()}, {0}
+      local logits = model:forward(kvs, {ids})
+      local last
+      for _ = 1, 12 do
+        local scores, tokens, rows = (logits:log_softmax() + sums):topk_joint(4)
+        kvs, sums, last = llm.reorder(kvs, rows), scores:tolist(), tokens
+        logits = model:forward(kvs, tokens)
+      end
+      local texts = {last:tolist()}
+      for i, kv in ipairs(kvs) do
+        texts[i + 1] = kv:tokens()
+        kv:close()
+      end
+      return texts
+    end
+    local model <close> = h.tiny("llama-f32")
+    local right = beams(model)
+    llm.fault_sharing(true)
+    local wrong = beams(model)
+    llm.fault_sharing(false)
+    assert.are_not.same(right, wrong)
+  end)
+end)
+
 describe("an allocation that fails", function()
   if not llm.fault then
     pending "needs a build with LLMLUA_FAULTS"

@@ -24,7 +24,7 @@ end
 local files = {
   "llama-f32", "llama-f16", "llama-bf16", "llama-q8_0", "llama-q4_0", "llama-q4_1", "llama-q5_0",
   "llama-q5_1", "llama-iq4_nl", "qwen2-f32", "qwen3-f32", "qwen3-f16", "qwen3-bf16", "qwen3-q8_0",
-  "qwen3-q4_0", "gemma3-f32",
+  "qwen3-q4_0", "gemma3-f32", "llama-yarn", "llama-llama3",
   "gpt2-f32", "llama256-q2_k", "llama256-q3_k", "llama256-q4_k", "llama256-q4_k_m", "llama256-q5_k",
   "llama256-q6_k", "qwen3_256-q4_k_m", "qwen3_256-q6_k",
 }
