@@ -7,6 +7,7 @@
 #include "../kernels/memory.h"
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -85,7 +86,7 @@ static int write_positions(stream *s, llm_cache *c, llm_error *err) {
     return failed;
 }
 
-static int write_all(stream *s, llm_cache *c, llm_error *err) {
+static int write_all(stream *s, llm_cache *c, bool sync, llm_error *err) {
     save_header h = header_of(c);
     if (stream_write(s, &h, sizeof h, err) ||
         stream_write(s, c->ids, (size_t)c->n * sizeof *c->ids, err) || write_positions(s, c, err))
@@ -93,8 +94,35 @@ static int write_all(stream *s, llm_cache *c, llm_error *err) {
     uint64_t hash = XXH3_64bits_digest(&s->hash);
     if (stream_write(s, &hash, sizeof hash, err)) return -1;
     errno = 0;
-    if (fflush(s->file) || fsync(fileno(s->file))) return stream_fail(s, "cannot write", err);
+    if (fflush(s->file) || (sync && fsync(fileno(s->file))))
+        return stream_fail(s, "cannot write", err);
     return 0;
+}
+
+/* Writes beside the file that path leads to and renames it into place; into what is no regular file
+ * (a pipe, a device) it writes directly. */
+static int save_to(llm_cache *c, const char *path, llm_error *err) {
+    struct stat st;
+    bool direct = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+    size_t n = strlen(path) + 32;
+    char *temporary = kern_alloc(n);
+    if (!temporary) return llm_fail_memory(err, n, "a path");
+    snprintf(temporary, n, "%s.%ld.part", path, (long)getpid());
+    stream s = {.file = fopen(direct ? path : temporary, direct ? "wb" : "wbx"), .path = path};
+    int failed = 0;
+    if (!s.file) {
+        failed = stream_fail(&s, "cannot create", err);
+    } else {
+        XXH3_64bits_reset(&s.hash);
+        failed = write_all(&s, c, !direct, err);
+        errno = 0;
+        if (fclose(s.file) && !failed) failed = stream_fail(&s, "cannot write", err);
+        if (!direct && !failed && rename(temporary, path))
+            failed = stream_fail(&s, "cannot rename", err);
+        if (!direct && failed) remove(temporary);
+    }
+    kern_free(temporary);
+    return failed ? -1 : 0;
 }
 
 int llm_cache_save(llm_cache *c, const char *path, llm_error *err) {
@@ -103,24 +131,10 @@ int llm_cache_save(llm_cache *c, const char *path, llm_error *err) {
             err, LLM_MISUSE,
             "%s: a cache with a tree, or with positions of %d of %lld layers, cannot be saved",
             path, cache_depth(c), (long long)c->model->info.n_layers);
-    size_t n = strlen(path) + 32;
-    char *temporary = kern_alloc(n);
-    if (!temporary) return llm_fail_memory(err, n, "a path");
-    snprintf(temporary, n, "%s.%ld.part", path, (long)getpid());
-    stream s = {.file = fopen(temporary, "wbx"), .path = path};
-    int failed = 0;
-    if (!s.file) {
-        failed = stream_fail(&s, "cannot create", err);
-    } else {
-        XXH3_64bits_reset(&s.hash);
-        failed = write_all(&s, c, err);
-        errno = 0;
-        if (fclose(s.file) && !failed) failed = stream_fail(&s, "cannot write", err);
-        if (!failed && rename(temporary, path)) failed = stream_fail(&s, "cannot rename", err);
-        if (failed) remove(temporary);
-    }
-    kern_free(temporary);
-    return failed ? -1 : 0;
+    char *target = realpath(path, NULL); /* a link stays a link; NULL: there is nothing yet */
+    int failed = save_to(c, target ? target : path, err);
+    free(target);
+    return failed;
 }
 
 /* ---- restore ---- */

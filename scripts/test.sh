@@ -60,7 +60,12 @@ LLMLUA_MODELS=/nonexistent LLMLUA_SPEC_GC=1 ctest_step "specs with a full collec
 step "build the fuzzer" sh -c "CC=clang cmake -S . -B build-fuzz -DLLMLUA_FUZZ=ON >/dev/null && cmake --build build-fuzz --parallel $jobs --target fuzz_model make_corpus"
 mkdir -p build-fuzz/corpus
 step "corpus" build-fuzz/make_corpus build-fuzz/corpus
-step "fuzz the loader and the tokenizer for 60 s" build-fuzz/fuzz_model -max_total_time="${LLMLUA_FUZZ_SECONDS:-60}" -rss_limit_mb=2048 -timeout=20 -verbosity=0 -close_fd_mask=1 -artifact_prefix=build-fuzz/ build-fuzz/corpus
+fuzz() {
+    build-fuzz/fuzz_model -max_total_time="${LLMLUA_FUZZ_SECONDS:-60}" -rss_limit_mb=2048 -timeout=20 \
+        -artifact_prefix=build-fuzz/ build-fuzz/corpus >build-fuzz/fuzz.log 2>&1 || { tail -n 40 build-fuzz/fuzz.log; return 1; }
+    grep -E '^(Done|#[0-9]+.*DONE)' build-fuzz/fuzz.log
+}
+step "fuzz the loader and the tokenizer" fuzz
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

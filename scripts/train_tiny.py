@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Trains the built-in model and writes it as a Q8_0 GGUF file (models/builtin.gguf).
 
-Owns the whole path: text, byte-level BPE, training, export, check of the file written.
+Owns text, byte-level BPE, both phases of the training, and the check of the file written;
+tiny_model.py owns the layers, beam search and the file format.
 
 Needs Python 3.11 with PyTorch, NumPy, tokenizers and gguf from PyPI, and Debian's packages
 bible-kjv and bible-kjv-text, which supply the text:
@@ -16,12 +17,17 @@ The text is the King James Version of 1611/1769, in the public domain, read thro
 one chapter, without their numbers, that ends where a sentence ends; it starts with <|endoftext|>
 as BOS and ends with <|endoftext|> as EOS. Each pass over the text cuts it into other documents.
 
+Phase one maximises the likelihood of the text. Its most likely texts loop, so phase two adds
+sequence-level unlikelihood (Welleck et al. 2020, "Neural text generation with unlikelihood
+training"): the model continues prefixes by beam search and greedily, and the tokens of its
+continuations that repeat an earlier n-gram cost -log(1 - p), next to the likelihood of the text;
+so do those of starts of the text whose last words were said again and again.
+
 The number of steps is fixed and every random choice is seeded, so that two runs on the same
 machine, thread count and library versions agree up to the order of floating-point sums.
 """
 
 import argparse
-import json
 import os
 import random
 import re
@@ -30,17 +36,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-END = "<|endoftext|>"
-END_ID = 0
+from tiny_model import END, END_ID, Llama, Shape, beam_search, read_gguf, write_gguf
+
 HOLD_OUT_EVERY = 40
-EPSILON = 1e-5
-ROPE_BASE = 10000.0
-MAX_BYTES = 3_000_000
 PIECE = 256  # tokens that one worker takes at a time
 SAMPLE_PROMPTS = [
     "",
@@ -49,6 +50,8 @@ SAMPLE_PROMPTS = [
     "Blessed is the man",
     "The king said unto him,",
     "The capital of France is",
+    "Thou shalt not",
+    "Jesus answered and said unto them,",
 ]
 
 
@@ -127,84 +130,7 @@ def encode_documents(tokenizer, documents):
     return [[END_ID] + c.ids + [END_ID] for c in coded]
 
 
-# Model: llama with rotary pairs (2i, 2i+1), as GGUF stores them, and a tied head
-
-
-class Shape:
-    def __init__(self, vocab, width, layers, heads, kv_heads, hidden):
-        self.vocab, self.width, self.layers = vocab, width, layers
-        self.heads, self.kv_heads, self.hidden = heads, kv_heads, hidden
-        self.head_width = width // heads
-
-
-def rotate(x, turn):
-    pairs = torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * turn).flatten(-2)
-
-
-class Block(nn.Module):
-    def __init__(self, shape):
-        super().__init__()
-        self.shape = shape
-        width, kv_width = shape.width, shape.kv_heads * shape.head_width
-        self.attn_norm = nn.Parameter(torch.ones(width))
-        self.ffn_norm = nn.Parameter(torch.ones(width))
-        self.attn_q = nn.Linear(width, width, bias=False)
-        self.attn_k = nn.Linear(width, kv_width, bias=False)
-        self.attn_v = nn.Linear(width, kv_width, bias=False)
-        self.attn_output = nn.Linear(width, width, bias=False)
-        self.ffn_gate = nn.Linear(width, shape.hidden, bias=False)
-        self.ffn_up = nn.Linear(width, shape.hidden, bias=False)
-        self.ffn_down = nn.Linear(shape.hidden, width, bias=False)
-
-    def forward(self, x, turn, dropout):
-        shape = self.shape
-        rows, length, width = x.shape
-        y = F.rms_norm(x, (width,), self.attn_norm, EPSILON)
-        q = rotate(self.attn_q(y).view(rows, length, shape.heads, shape.head_width), turn)
-        k = rotate(self.attn_k(y).view(rows, length, shape.kv_heads, shape.head_width), turn)
-        v = self.attn_v(y).view(rows, length, shape.kv_heads, shape.head_width)
-        group = shape.heads // shape.kv_heads
-        k = k.repeat_interleave(group, dim=2)
-        v = v.repeat_interleave(group, dim=2)
-        y = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
-        )
-        y = self.attn_output(y.transpose(1, 2).reshape(rows, length, width))
-        x = x + F.dropout(y, dropout, self.training)
-        y = F.rms_norm(x, (width,), self.ffn_norm, EPSILON)
-        y = self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
-        return x + F.dropout(y, dropout, self.training)
-
-
-class Llama(nn.Module):
-    def __init__(self, shape, dropout=0.0):
-        super().__init__()
-        self.shape, self.dropout = shape, dropout
-        self.token_embd = nn.Embedding(shape.vocab, shape.width)
-        self.blk = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.output_norm = nn.Parameter(torch.ones(shape.width))
-        nn.init.normal_(self.token_embd.weight, std=0.05)
-        for block in self.blk:
-            for linear in block.children():
-                nn.init.normal_(linear.weight, std=0.5 * linear.in_features**-0.5)
-            nn.init.zeros_(block.attn_output.weight)
-            nn.init.zeros_(block.ffn_down.weight)
-
-    def forward(self, ids):
-        """Logits of every position."""
-        half = self.shape.head_width // 2
-        speed = ROPE_BASE ** (-torch.arange(half, dtype=torch.float32) / half)
-        angle = torch.outer(torch.arange(ids.shape[1], dtype=torch.float32), speed)
-        turn = torch.polar(torch.ones_like(angle), angle)[:, None, :]
-        x = F.dropout(self.token_embd(ids), self.dropout, self.training)
-        for block in self.blk:
-            x = block(x, turn, self.dropout)
-        x = F.rms_norm(x, (self.shape.width,), self.output_norm, EPSILON)
-        return F.linear(x, self.token_embd.weight)
-
-
-# Training
+# Phase one
 
 
 class Muon:
@@ -272,98 +198,237 @@ def schedule(done):
     return min((done + 0.002) / warm, 1.0, (1.0 - done) / cool)
 
 
-def add_gradients(model, inputs, targets, workers):
-    """Sets the gradients of the batch's mean loss, which it returns.
-
-    The batch is cut into pieces that single-threaded workers take as they come free; the sums are
-    made in the order of the pieces, so that the result does not depend on which worker took what.
-    """
-    weights = list(model.parameters())
+def likelihood_losses(model, inputs, targets):
+    """The pieces of a batch's mean loss, each a function without arguments."""
     rows = max(1, PIECE // inputs.shape[1])
-    pieces = list(zip(inputs.split(rows), targets.split(rows)))
 
-    def work(piece):
-        logits = model(piece[0]).flatten(0, 1)
-        loss = F.cross_entropy(logits, piece[1].flatten(), reduction="sum") / inputs.numel()
-        return loss.item(), torch.autograd.grad(loss, weights)
+    def piece(x, y):
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
+        return loss / inputs.numel()
 
-    total = 0.0
-    for loss, grads in workers.map(work, pieces):
-        total += loss
-        for weight, grad in zip(weights, grads):
-            weight.grad = grad if weight.grad is None else weight.grad.add_(grad)
-    return total
+    return [lambda x=x, y=y: piece(x, y) for x, y in zip(inputs.split(rows), targets.split(rows))]
 
 
-def save(path, step, model, adam, muon):
-    velocities = [velocity for _, velocity in muon.groups]
-    torch.save([step, model.state_dict(), adam.state_dict(), velocities], path + ".part")
-    os.replace(path + ".part", path)
+class Trainer:
+    """The optimisers of one phase, the workers, and what a state file holds."""
 
+    def __init__(self, phase, model, options):
+        self.phase, self.model, self.path = phase, model, options.state
+        matrices = [w for block in model.blk for w in (m.weight for m in block.children())]
+        norms = [w for w in model.parameters() if w.ndim == 1]
+        self.muon = Muon(matrices, options.rate, options.decay)
+        self.adam = torch.optim.AdamW(
+            [
+                {"params": [model.token_embd.weight], "top": options.embed_rate},
+                {"params": norms, "top": 0.003},
+            ],
+            lr=0.0,
+            betas=(0.9, 0.98),
+            weight_decay=0.0,
+            fused=True,
+        )
+        self.workers = ThreadPoolExecutor(
+            options.threads, initializer=torch.set_num_threads, initargs=(1,)
+        )
+        torch.set_num_threads(1)
+        self.began = time.time()
 
-def restore(path, model, adam, muon):
-    """Takes up what save left, if anything; returns the number of steps already made."""
-    if not path or not os.path.exists(path):
-        return 0
-    step, weights, adam_state, velocities = torch.load(path)
-    model.load_state_dict(weights)
-    adam.load_state_dict(adam_state)
-    for (_, velocity), saved in zip(muon.groups, velocities):
-        velocity.copy_(saved)
-    return step
+    def add_gradients(self, losses):
+        """Adds the gradients of a sum of losses, which it returns.
+
+        Single-threaded workers take the losses as they come free; the sums are made in the order
+        of the losses, so that the result does not depend on which worker took what.
+        """
+        weights = list(self.model.parameters())
+
+        def work(make_loss):
+            loss = make_loss()
+            return loss.item(), torch.autograd.grad(loss, weights)
+
+        total = 0.0
+        for loss, grads in self.workers.map(work, losses):
+            total += loss
+            for weight, grad in zip(weights, grads):
+                weight.grad = grad if weight.grad is None else weight.grad.add_(grad)
+        return total
+
+    def step(self, scale, embed=1.0):
+        """One update at scale times the top rates, and embed times that for AdamW's."""
+        for group in self.adam.param_groups:
+            group["lr"] = group["top"] * scale * embed
+        self.adam.step()
+        self.muon.step(scale, self.workers)
+        self.model.zero_grad(set_to_none=True)
+
+    def save(self, step):
+        if self.path:
+            velocities = [velocity for _, velocity in self.muon.groups]
+            state = [self.phase, step, self.model.state_dict(), self.adam.state_dict(), velocities]
+            torch.save(state, self.path + ".part")
+            os.replace(self.path + ".part", self.path)
+
+    def restore(self, steps):
+        """Takes up what save left, if anything; returns the number of this phase's steps made."""
+        if not self.path or not os.path.exists(self.path):
+            return 0
+        phase, step, weights, adam_state, velocities = torch.load(self.path)
+        self.model.load_state_dict(weights)
+        if phase != self.phase:
+            return steps if phase > self.phase else 0
+        self.adam.load_state_dict(adam_state)
+        for (_, velocity), saved in zip(self.muon.groups, velocities):
+            velocity.copy_(saved)
+        return step
+
+    def spent(self):
+        return time.time() - self.began
+
+    def close(self, threads):
+        self.workers.shutdown()
+        torch.set_num_threads(threads)
 
 
 def train(model, tokenizer, chapters, held, options):
-    matrices = [w for block in model.blk for w in (m.weight for m in block.children())]
-    norms = [w for w in model.parameters() if w.ndim == 1]
-    muon = Muon(matrices, options.rate, options.decay)
-    adam = torch.optim.AdamW(
-        [
-            {"params": [model.token_embd.weight], "top": options.embed_rate},
-            {"params": norms, "top": 0.003},
-        ],
-        lr=0.0,
-        betas=(0.9, 0.98),
-        weight_decay=0.0,
-        fused=True,
-    )
+    """Phase one: likelihood alone."""
+    trainer = Trainer(1, model, options)
+    first = trainer.restore(options.steps)
+    if first == options.steps:
+        return
     stream = pack_stream(tokenizer, chapters, random.Random(1))
-    workers = ThreadPoolExecutor(
-        options.threads, initializer=torch.set_num_threads, initargs=(1,)
-    )
-    torch.set_num_threads(1)
-    first = restore(options.state, model, adam, muon)
-    began, shown, done = time.time(), 0.0, 0.0
+    shown = 0.0
     for step in range(options.steps):
+        done = step / options.steps
         length = take_length(done, options.context)
         inputs, targets = take_batch(stream, options.batch // length, length)
         if step < first:
-            done = (step + 1) / options.steps
             continue
         model.train()
-        shown += add_gradients(model, inputs, targets, workers)
-        scale = schedule(done)
-        for group in adam.param_groups:
-            group["lr"] = group["top"] * scale
-        adam.step()
-        muon.step(scale, workers)
-        model.zero_grad(set_to_none=True)
-        if (step + 1) % 50 == 0:
-            spent = time.time() - began
-            print(f"step {step + 1} of {options.steps}: loss {shown / 50:.4f}, {spent:.0f} s")
+        shown += trainer.add_gradients(likelihood_losses(model, inputs, targets))
+        trainer.step(schedule(done))
+        made = step + 1
+        if made % 50 == 0:
+            print(f"step {made} of {options.steps}: loss {shown / 50:.4f}, {trainer.spent():.0f} s")
             shown = 0.0
-        if options.watch and (step + 1) % options.watch == 0:
+        if options.watch and made % options.watch == 0:
             print(f"  held out: {measure(model, held)[0]:.4f} nats a token")
-        done = (step + 1) / options.steps
-        if options.seconds:
-            done = max(done, (time.time() - began) / options.seconds)
-        if done >= 1.0:
-            print(f"{step + 1} steps, {time.time() - began:.0f} s")
-            break
-        if options.state and (step + 1) % 25 == 0:
-            save(options.state, step + 1, model, adam, muon)
-    workers.shutdown()
-    torch.set_num_threads(options.threads)
+        if made % 25 == 0 or made == options.steps:
+            trainer.save(made)
+    trainer.close(options.threads)
+
+
+# Phase two
+
+
+def choose_prefixes(documents, count, rng):
+    """Ids to continue, BOS first: nothing, the book's first words, starts and insides of texts."""
+    prefixes = [[END_ID], documents[0][:4]]
+    while len(prefixes) < count:
+        ids = rng.choice(documents)[1:-1]
+        length = rng.randint(1, 10)
+        start = 0 if rng.random() < 0.7 else rng.randrange(max(1, len(ids) - length))
+        prefixes.append([END_ID] + ids[start : start + length])
+    return prefixes
+
+
+def make_loops(documents, count, rng):
+    """Starts of texts and the same with their last 3 to 12 tokens said again up to 64 tokens.
+
+    They teach the rule on every phrase; the model's own repeats alone would move it from one
+    favourite phrase to the next.
+    """
+    starts, loops = [], []
+    while len(starts) < count:
+        start = rng.choice(documents)[:-1][: rng.randint(4, 40)]
+        size = min(rng.randint(3, 12), len(start) - 1)
+        starts.append(start)
+        loops.append((start + start[-size:] * 20)[:64])
+    return starts, loops
+
+
+def mark_repeats(ids, first, order):
+    """1 for each of ids[first:] that belongs to an n-gram seen before in ids, else 0."""
+    marks, seen = [0.0] * len(ids), set()
+    for end in range(order, len(ids) + 1):
+        gram = tuple(ids[end - order : end])
+        if gram in seen:
+            marks[end - order : end] = [1.0] * order
+        seen.add(gram)
+    return [0.0] * first + marks[first:]
+
+
+def continue_texts(trainer, prefixes, beams, budget):
+    """Prefixes with the model's own continuations, best first score; the workers share them."""
+    size = -(-len(prefixes) // 2)  # whatever the number of workers, so that results agree
+    parts = [prefixes[i : i + size] for i in range(0, len(prefixes), size)]
+    trainer.model.eval()
+
+    def work(part):
+        found = beam_search(trainer.model, part, beams, budget)
+        return [prefix + new for prefix, (_, new) in zip(part, found)]
+
+    return [ids for part in trainer.workers.map(work, parts) for ids in part]
+
+
+def unlikelihood_losses(model, texts, prefixes, order, weight):
+    """The pieces of weight * sum of -log(1 - p) over repeats / new tokens, and repeats / new."""
+    rows, total, repeats = [], 0, 0.0
+    for ids, prefix in sorted(zip(texts, prefixes), key=lambda pair: len(pair[0])):
+        body = ids[:-1] if ids[-1] == END_ID else ids
+        marks = mark_repeats(body, len(prefix), order)
+        total += len(body) - len(prefix)
+        repeats += sum(marks)
+        if sum(marks) > 0:
+            rows.append((body, marks))
+
+    def piece(part):
+        longest = max(len(body) for body, _ in part)
+        ids = torch.tensor([body + [END_ID] * (longest - len(body)) for body, _ in part])
+        marks = torch.tensor([m + [0.0] * (longest - len(m)) for _, m in part])[:, 1:]
+        logp = -F.cross_entropy(model(ids[:, :-1]).mT, ids[:, 1:], reduction="none")
+        loss = -torch.log1p(-logp.exp().clamp(max=0.9999))
+        return (loss * marks).sum() * (weight / max(1, total))
+
+    parts = [rows[i : i + 3] for i in range(0, len(rows), 3)]
+    return [lambda part=part: piece(part) for part in parts], repeats / max(1, total)
+
+
+def refine(model, tokenizer, chapters, held, options):
+    """Phase two: likelihood of the text, unlikelihood of the model's own repeats."""
+    trainer = Trainer(2, model, options)
+    first = trainer.restore(options.refine_steps)
+    stream = pack_stream(tokenizer, chapters, random.Random(3))
+    documents = encode_documents(tokenizer, cut_documents(chapters, random.Random(4)))
+    shown, looped, length = 0.0, 0.0, options.context // 2
+    for step in range(options.refine_steps):
+        inputs, targets = take_batch(stream, options.refine_batch // length, length)
+        if step < first:
+            continue
+        prefixes = choose_prefixes(documents, options.texts, random.Random(1000 + step))
+        beams = 4 if step % 3 else 1
+        texts = continue_texts(trainer, prefixes, beams, options.budget)
+        starts, loops = make_loops(documents, options.texts, random.Random(5000 + step))
+        cost = (options.order, options.unlikelihood)
+        losses, repeats = unlikelihood_losses(model, texts, prefixes, *cost)
+        losses += unlikelihood_losses(model, loops, starts, *cost)[0]
+        model.train()
+        shown += trainer.add_gradients(likelihood_losses(model, inputs, targets))
+        looped += repeats
+        trainer.add_gradients(losses)
+        rise, fall = min(1.0, (step + 1) / 5), 1 - step / options.refine_steps
+        trainer.step(options.refine_scale * rise * fall, embed=0.3)
+        made = step + 1
+        if made % 10 == 0:
+            print(f"refining step {made} of {options.refine_steps}: loss {shown / 10:.4f}, "
+                  f"repeats {looped / 10:.3f}, {trainer.spent():.0f} s")
+            shown = looped = 0.0
+        if options.watch and made % options.watch == 0:
+            print(f"  held out: {measure(model, held)[0]:.4f} nats a token")
+        if made % 10 == 0 or made == options.refine_steps:
+            trainer.save(made)
+    trainer.close(options.threads)
+
+
+# Measurement
 
 
 @torch.no_grad()
@@ -381,129 +446,6 @@ def measure(model, documents):
         total += losses[valid].sum().item()
         count += int(valid.sum())
     return total / count, total
-
-
-# File
-
-
-def write_gguf(model, tokenizer, path, context):
-    import gguf
-    from gguf.quants import quantize
-
-    shape = model.shape
-    q8, f32 = gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.F32
-    partial = path + ".part"
-    writer = gguf.GGUFWriter(partial, "llama")
-    writer.add_type("model")
-    writer.add_name("llmlua built-in")
-    writer.add_description(
-        "Small model of the English of the King James Version, for demonstration and tests"
-    )
-    writer.add_license("CC0-1.0")
-    writer.add_languages(["en"])
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_vocab_size(shape.vocab)
-    writer.add_context_length(context)
-    writer.add_embedding_length(shape.width)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.hidden)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_rope_dimension_count(shape.head_width)
-    writer.add_rope_freq_base(ROPE_BASE)
-    writer.add_layer_norm_rms_eps(EPSILON)
-
-    tokens = [tokenizer.id_to_token(i) for i in range(shape.vocab)]
-    kinds = [gguf.TokenType.CONTROL if t == END else gguf.TokenType.NORMAL for t in tokens]
-    merges = json.loads(tokenizer.to_str())["model"]["merges"]
-    merges = [m if isinstance(m, str) else " ".join(m) for m in merges]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types(kinds)
-    writer.add_token_merges(merges)
-    writer.add_bos_token_id(END_ID)
-    writer.add_eos_token_id(END_ID)
-    writer.add_add_bos_token(True)
-    writer.add_add_eos_token(False)
-
-    for name, weight in model.state_dict().items():
-        data = weight.detach().float().numpy()
-        if data.ndim == 2:
-            name = name if name.endswith(".weight") else name + ".weight"
-            writer.add_tensor(name, quantize(data, q8), raw_dtype=q8)
-        else:
-            writer.add_tensor(name + ".weight", data, raw_dtype=f32)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    size = os.path.getsize(partial)
-    if size > MAX_BYTES:
-        raise SystemExit(f"{partial}: {size} bytes, {MAX_BYTES} allowed")
-    os.replace(partial, path)
-    return size
-
-
-def read_gguf(path):
-    """Model (weights dequantised to float32) and tokenizer from the file alone."""
-    from gguf import GGUFReader
-    from gguf.quants import dequantize
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    reader = GGUFReader(path)
-
-    def value(key):
-        return reader.fields[key].contents()
-
-    tokens = value("tokenizer.ggml.tokens")
-    shape = Shape(
-        len(tokens),
-        value("llama.embedding_length"),
-        value("llama.block_count"),
-        value("llama.attention.head_count"),
-        value("llama.attention.head_count_kv"),
-        value("llama.feed_forward_length"),
-    )
-    model = Llama(shape)
-    names = {(n if n.endswith(".weight") else n + ".weight"): n for n in model.state_dict()}
-    state = {}
-    for tensor in reader.tensors:
-        data = dequantize(tensor.data, tensor.tensor_type)
-        state[names[tensor.name]] = torch.from_numpy(np.array(data, dtype=np.float32))
-    model.load_state_dict(state)
-    merges = [tuple(m.split(" ")) for m in value("tokenizer.ggml.merges")]
-    vocab = {token: i for i, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(END, special=True)])
-    return model, tokenizer
-
-
-@torch.no_grad()
-def beam_search(model, prompt, beams, budget):
-    """The best ending of the prompt's ids; score = sum / length (length penalty 1)."""
-    model.eval()
-    live, pool = [(0.0, [])], []
-    for made in range(1, budget + 1):
-        ids = torch.tensor([prompt + new for _, new in live])
-        scores = F.log_softmax(model(ids)[:, -1], dim=-1)
-        scores = scores + torch.tensor([[s] for s, _ in live])
-        best = scores.flatten().topk(2 * beams)
-        following = []
-        for rank, (score, at) in enumerate(zip(best.values.tolist(), best.indices.tolist())):
-            new = live[at // scores.shape[1]][1] + [at % scores.shape[1]]
-            if new[-1] == END_ID or made == budget:
-                if rank < beams:
-                    pool = sorted(pool + [(score / made, new)], reverse=True)[:beams]
-            elif len(following) < beams:
-                following.append((score, new))
-        live = following
-        if not live or (len(pool) == beams and live[0][0] / made <= pool[-1][0]):
-            break
-    return pool
 
 
 def choose_held_out(tokenizer, chapters, context):
@@ -524,11 +466,18 @@ def check(path, chapters, context):
           " weights")
     print(f"held out, from the file's Q8_0 weights: {loss:.4f} nats a token, "
           f"{total / size:.4f} nats a byte ({count} tokens, {size} bytes)")
+    torch.set_num_threads(1)  # the passes are too small for more
+    ended, shares = 0, []
     for prompt in SAMPLE_PROMPTS:
         ids = [END_ID] + tokenizer.encode(prompt, add_special_tokens=False).ids
-        score, new = beam_search(model, ids, 4, 60)[0]
-        ended = "" if new[-1] == END_ID else " ..."
-        print(f"  [{prompt}]{tokenizer.decode(new)}{ended} ({score:.3f})")
+        score, new = beam_search(model, [ids], 4, 120)[0]
+        ended += new[-1] == END_ID
+        grams = [tuple(new[i : i + 4]) for i in range(len(new) - 3)]
+        shares.append(1 - len(set(grams)) / max(1, len(grams)))
+        dots = "" if new[-1] == END_ID else " ..."
+        print(f"  [{prompt}]{tokenizer.decode(new)}{dots} ({score:.3f})")
+    print(f"beam search: {ended} of {len(shares)} texts end within 120 tokens; "
+          f"{sum(shares) / len(shares):.3f} of a text's 4-grams repeat an earlier one")
 
 
 def main():
@@ -538,7 +487,7 @@ def main():
     add = parser.add_argument
     add("--out", default="models/builtin.gguf", help="file to write (default %(default)s)")
     add("--check", metavar="FILE", help="train nothing; measure and sample a file written before")
-    add("--steps", type=int, default=1000, help="training steps (default %(default)s)")
+    add("--steps", type=int, default=1000, help="steps of phase one (default %(default)s)")
     add("--batch", type=int, default=2048, help="tokens a step (default %(default)s)")
     add("--context", type=int, default=512, help="trained context (default %(default)s)")
     add("--vocab", type=int, default=2048, help="tokens, bytes and control included")
@@ -552,7 +501,13 @@ def main():
     add("--decay", type=float, default=0.03, help="Muon's weight decay (default %(default)s)")
     add("--dropout", type=float, default=0.0, help="in the blocks (default %(default)s)")
     add("--threads", type=int, default=2, help="CPU threads (default %(default)s)")
-    add("--seconds", type=float, default=0, help="shorten the schedule to end after this time")
+    add("--refine-steps", type=int, default=100, help="steps of phase two (default %(default)s)")
+    add("--refine-batch", type=int, default=1024, help="tokens of text a step in phase two")
+    add("--refine-scale", type=float, default=0.15, help="share of the rates in phase two")
+    add("--unlikelihood", type=float, default=2.0, help="weight of the loss on repeats")
+    add("--order", type=int, default=4, help="tokens of a repeat (default %(default)s)")
+    add("--texts", type=int, default=12, help="texts continued a step (default %(default)s)")
+    add("--budget", type=int, default=72, help="most new tokens a text (default %(default)s)")
     add("--state", metavar="FILE", help="save progress here and go on from it when it exists")
     add("--watch", type=int, default=0, help="measure the held-out loss every so many steps")
     options = parser.parse_args()
@@ -579,6 +534,9 @@ def main():
     print(f"{len(kept)} chapters to train on, {len(held)} held out; "
           f"{sum(p.numel() for p in model.parameters())} weights, {time.time() - began:.0f} s")
     train(model, tokenizer, kept, held_ids, options)
+    print(f"held out before phase two or its rest: {measure(model, held_ids)[0]:.4f} nats a token, "
+          f"{time.time() - began:.0f} s")
+    refine(model, tokenizer, kept, held_ids, options)
     print(f"held out, float32 weights: {measure(model, held_ids)[0]:.4f} nats a token")
     write_gguf(model, tokenizer, options.out, options.context)
     check(options.out, held, options.context)

@@ -38,6 +38,13 @@ describe("on the reference device", function()
   end
 end)
 
+describe("the built-in model", function()
+  it("gives the logits and greedy ids of an independent program", function()
+    local model <close> = h.builtin {device = "ref"}
+    check("builtin", model, 1e-4)
+  end)
+end)
+
 describe("on the cpu device", function()
   local float = {"llama-f32", "llama-f16", "qwen2-f32", "qwen3-f32", "gemma3-f32", "gpt2-f32"}
   for _, name in ipairs(float) do
