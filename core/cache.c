@@ -101,7 +101,7 @@ int cache_extend(llm_cache *c, int64_t n_more, llm_error *err) {
 }
 
 void cache_commit(llm_cache *c, const int32_t *ids, int64_t n, int32_t depth, int32_t *tree) {
-    memcpy(c->ids + c->n, ids, (size_t)n * sizeof *ids);
+    if (n) memcpy(c->ids + c->n, ids, (size_t)n * sizeof *ids);
     for (int64_t i = 0; i < n; i++) c->depths[c->n + i] = depth;
     c->n_before_tree = c->n;
     c->tree = tree;

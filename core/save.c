@@ -54,12 +54,14 @@ static int stream_fail(const stream *s, const char *verb, llm_error *err) {
 }
 
 static int stream_write(stream *s, const void *data, size_t n, llm_error *err) {
+    if (n == 0) return 0;
     XXH3_64bits_update(&s->hash, data, n);
     errno = 0;
     return fwrite(data, 1, n, s->file) == n ? 0 : stream_fail(s, "cannot write", err);
 }
 
 static int stream_read(stream *s, void *data, size_t n, llm_error *err) {
+    if (n == 0) return 0;
     errno = 0;
     if (fread(data, 1, n, s->file) != n) return stream_fail(s, "cannot read", err);
     XXH3_64bits_update(&s->hash, data, n);
@@ -108,6 +110,7 @@ static int save_to(llm_cache *c, const char *path, llm_error *err) {
     char *temporary = kern_alloc(n);
     if (!temporary) return llm_fail_memory(err, n, "a path");
     snprintf(temporary, n, "%s.%ld.part", path, (long)getpid());
+    if (!direct) remove(temporary); /* left by a process of the same number that was killed */
     stream s = {.file = fopen(direct ? path : temporary, direct ? "wb" : "wbx"), .path = path};
     int failed = 0;
     if (!s.file) {

@@ -55,7 +55,10 @@ int bind_class_type(lua_State *L) {
     static const char *const names[] = {CLASS_MODEL, CLASS_METADATA, CLASS_CACHE, CLASS_TENSOR,
                                         CLASS_RNG,   CLASS_SEQ,      CLASS_ERROR};
     lua_settop(L, 1);
-    if (!lua_getmetatable(L, 1)) return 0;
+    if (!lua_getmetatable(L, 1)) {
+        lua_pushnil(L);
+        return 1;
+    }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         luaL_getmetatable(L, names[i]);
         bool same = lua_rawequal(L, 2, -1);
@@ -66,5 +69,6 @@ int bind_class_type(lua_State *L) {
         lua_pushstring(L, is_logits ? "llm.Logits" : names[i]);
         return 1;
     }
-    return 0;
+    lua_pushnil(L);
+    return 1;
 }

@@ -163,6 +163,10 @@ int bind_device_stats(lua_State *L) {
 /* ---- calls of the engine ---- */
 
 void bind_engine_prepare(lua_State *L, llm_device *device) {
+    const llm_watch *watch = binding_get_state(L)->watch;
+    /* A guarded coroutine (it has a hook) ends at its next call of the engine; the host goes on. */
+    if (watch && watch->stop && *watch->stop && lua_gethook(L))
+        bind_error_raise(L, LLM_INTERRUPTED, "interrupted");
     if (llm_device_pressed(device)) lua_gc(L, LUA_GCCOLLECT);
 }
 

@@ -46,6 +46,17 @@ static size_t option_ids(lua_State *L, const char *name, const int32_t **ids) {
     return n;
 }
 
+/* A list of our own, each entry once, in the order of the first. Returns how many. */
+static size_t forget_doubles(int32_t *list, size_t n) {
+    size_t n_kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t j = 0;
+        while (j < n_kept && list[j] != list[i]) j++;
+        if (j == n_kept) list[n_kept++] = list[i];
+    }
+    return n_kept;
+}
+
 static int64_t option_rows(lua_State *L) {
     if (!bind_check_option(L, ARG_OPTIONS, "rows")) return 1;
     bool all = lua_type(L, -1) == LUA_TSTRING && strcmp(lua_tostring(L, -1), "all") == 0;
@@ -121,6 +132,7 @@ static void forward_read_options(lua_State *L, const int32_t **layers, size_t *n
     static const char *const known[] = {"rows", "hidden", "exit", "parents", NULL};
     bind_check_options(L, ARG_OPTIONS, known);
     *n_layers = option_ids(L, "hidden", layers);
+    *n_layers = forget_doubles((int32_t *)*layers, *n_layers);
     *n_parents = option_ids(L, "parents", parents);
 }
 

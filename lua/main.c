@@ -2,19 +2,27 @@
  * carried inside, Ctrl-C, and then the Lua module llm.host, which is all the rest. */
 #include "sys.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static sys_host host;
 
+#define SIGNAL_ECHO 0.2 /* s: `timeout` signals the process and then its group: one wish */
+
 /* The first Ctrl-C asks; a second one kills. */
 static void on_signal(int sig) {
-    if (host.stop) {
+    static double asked;
+    double now = sys_clock();
+    if (host.stop && now - asked > SIGNAL_ECHO) {
         signal(sig, SIG_DFL);
         raise(sig);
     }
+    if (!host.stop) asked = now;
     host.stop = 1;
 }
 
@@ -105,10 +113,20 @@ static int state_run(lua_State *L, int argc, char **argv) {
     return status;
 }
 
+/* Standard streams that were closed must not become the user's files. */
+static void open_streams(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) < 0)
+            _exit(EXIT_FAILURE);
+}
+
 int main(int argc, char **argv) {
+    open_streams();
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         printf("llmlua %s\n", LLM_VERSION);
-        return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+        if (fflush(stdout) == 0) return EXIT_SUCCESS;
+        fputs("llmlua: cannot write to standard output\n", stderr);
+        return EXIT_FAILURE;
     }
     lua_State *L = luaL_newstate();
     if (!L) {

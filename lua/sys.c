@@ -3,6 +3,7 @@
 #include "sys.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -199,7 +200,12 @@ static int f_write(lua_State *L) {
     const char *bytes = luaL_checklstring(L, 2, &n);
     while (n > 0) {
         ssize_t written = write(fd, bytes, n);
-        if (written < 0 && errno == EINTR) continue;
+        if (written < 0 && errno == EAGAIN) { /* a pipe that does not block: wait for room */
+            struct pollfd room = {.fd = fd, .events = POLLOUT};
+            if (poll(&room, 1, -1) >= 0) continue;
+        }
+        sys_host *host = host_of(L);
+        if (written < 0 && errno == EINTR && !(host && host->stop)) continue;
         if (written < 0) {
             int code = errno;
             lua_pushnil(L);

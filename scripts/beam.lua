@@ -25,7 +25,7 @@ return {
           seqs[#seqs + 1] = old[rows[i]]:fork(id)
         end
       end
-      if pool:is_over(sums[1], n) then return pool:results() end
+      if pool:is_over(sums[1], n, seqs[1]) then return pool:results() end
       kvs = llm.reorder(kvs, parents)
     end
   end,

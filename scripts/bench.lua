@@ -1,12 +1,13 @@
 -- How fast this machine runs a model: prefill and decode tokens/s for several batch sizes, and
 -- what share that is of the memory roof: the bytes of weights and of keys and values that a step
 -- must read × steps/s ÷ the best read bandwidth found in the same run (Williams et al. 2009,
--- "Roofline"). All measurements take turns `repeats` times, and the best of each counts.
+-- "Roofline"). The best of `repeats` measurements counts, and of the bandwidth the best so far. A
+-- row is printed when it is measured, so that an interruption loses no other.
 local json = require "llm.json"
 local sys = require "llm.sys"
 
-local ORDER = {"model", "device", "threads", "bandwidth", "runs", "kind", "rows", "prefill_tps",
-  "step_ms", "decode_tps", "bytes", "roof"}
+local ORDER = {"model", "device", "threads", "bandwidth", "runs", "error", "kind", "rows",
+  "prefill_tps", "step_ms", "decode_tps", "bytes", "roof"}
 
 -- Ids that are not the same over and over.
 local function make_ids(model, n, seed)
@@ -63,8 +64,23 @@ local function summarise(model, r, opt, bandwidth)
   r.step_s = nil
 end
 
+local function print_head(model, threads, bandwidth)
+  io.write(("%s\n%s\nmemory roof: %.1f GB/s read by %d threads\n\n"):format(model.path,
+    model.device_info, bandwidth / 1e9, threads))
+  io.write(("%-6s %5s %12s %10s %12s %10s %6s\n"):format("", "rows", "prefill t/s", "ms/step",
+    "decode t/s", "MB/step", "roof"))
+  io.stdout:flush()
+end
+
+local function print_row(r)
+  io.write(("%-6s %5d %12.1f %10.2f %12.1f %10.1f %5.1f%%\n"):format(r.kind, r.rows,
+    r.prefill_tps, r.step_ms, r.decode_tps, r.bytes / 1e6, 100 * r.roof))
+  io.stdout:flush()
+end
+
 return {
   about = "prefill and decode tokens/s, and the share of the memory roof",
+  common = {"model", "engine", "json", "quiet", "verbose", "version"},
   options = {
     rows = {default = {1, 4, 16}, help = "batch sizes"},
     beams = {default = 4, min = 0, help = "also that many forks of one context; 0: none"},
@@ -81,30 +97,35 @@ return {
     for _, r in ipairs(runs) do
       if r.rows < 1 or r.rows > model.max_rows then
         local message = ("%d rows asked, --max-rows is %d"):format(r.rows, model.max_rows)
-        error(llm.error("misuse", message))
+        error(llm.error("input", message))
       end
     end
     if opt.context + opt.steps + 1 > model.ctx then
-      error(llm.error("misuse", ("%d positions asked, the context holds %d"):format(
+      error(llm.error("input", ("%d positions asked, the context holds %d"):format(
         opt.context + opt.steps + 1, model.ctx)))
     end
-    for _ = 1, opt.repeats do
+    local function read_bandwidth()
       bandwidth = math.max(bandwidth, assert(sys.read_bandwidth(threads, opt.roof_mb << 20)))
-      for _, r in ipairs(runs) do measure(model, r, opt) end
     end
-    for _, r in ipairs(runs) do summarise(model, r, opt, bandwidth) end
-    if opt.json then
+    local done = json.list {}
+    local function report(failure)
+      if not opt.json then return end
+      for _, r in ipairs(done) do r.roof = r.bytes * r.decode_tps / r.rows / bandwidth end
       io.write(json.encode({model = model.path, device = model.device_info, threads = threads,
-        bandwidth = bandwidth, runs = json.list(runs)}, ORDER), "\n")
-      return
+        bandwidth = bandwidth, runs = done, error = failure}, ORDER), "\n")
     end
-    io.write(("%s\n%s\nmemory roof: %.1f GB/s read by %d threads\n\n"):format(model.path,
-      model.device_info, bandwidth / 1e9, threads))
-    io.write(("%-6s %5s %12s %10s %12s %10s %6s\n"):format("", "rows", "prefill t/s", "ms/step",
-      "decode t/s", "MB/step", "roof"))
+    opt.partial = report
+    for _ = 1, opt.repeats do read_bandwidth() end
+    if not opt.json then print_head(model, threads, bandwidth) end
     for _, r in ipairs(runs) do
-      io.write(("%-6s %5d %12.1f %10.2f %12.1f %10.1f %5.1f%%\n"):format(r.kind, r.rows,
-        r.prefill_tps, r.step_ms, r.decode_tps, r.bytes / 1e6, 100 * r.roof))
+      for _ = 1, opt.repeats do
+        read_bandwidth()
+        measure(model, r, opt)
+      end
+      summarise(model, r, opt, bandwidth)
+      done[#done + 1] = r
+      if not opt.json then print_row(r) end
     end
+    report()
   end,
 }

@@ -76,7 +76,10 @@ describe("a chain", function()
     wrong("sampler top_k: unknown parameter 'j'; known: k", "top_k(k=3, j=3)")
     wrong("sampler top_k: k is missing", "top_k")
     wrong("sampler top_p: p must be a number from 0 to 1, got 1.5", "top_p=1.5")
-    wrong("sampler top_k: k must be an integer, got 2.5", "top_k=2.5")
+    wrong("sampler top_k: k must be an integer of at least 0, got 2.5", "top_k=2.5")
+    wrong("sampler top_k: k must be an integer of at least 0, got x", "top_k=x")
+    wrong("sampler min_p: unknown parameter 'q'; known: p", "min_p(q=0.05)")
+    wrong("no ./samplers/foo.lua", "foo")
     wrong("takes several parameters, name them: presence, frequency", "presence_frequency=1")
   end)
 
@@ -97,6 +100,48 @@ describe("a chain", function()
     assert.same({2, 4}, filter(llm.logits {{1, 2}}, {}):tolist())
   end)
 
+  it("knows the parameters that a stage reads while it runs", function()
+    local path = h.write(h.scratch "lazy.lua", [[return function(opts) return function(logits)
+      return logits * opts.by + (opts.plus or 0) end end]])
+    local function build(stage)
+      stage.name = path
+      return chain.build({stage}, model)
+    end
+    assert.same({2, 4}, assert(build {params = {by = 2}})(llm.logits {{1, 2}}, {}):tolist())
+    assert.same({5, 7}, assert(build {params = {by = 2, plus = 3}})(llm.logits {{1, 2}}, {})
+      :tolist())
+    local _, message = build {params = {by = 2, minus = 3}}
+    assert(message:find("unknown parameter 'minus'; known: by, plus", 1, true), message)
+    _, message = build {bare = 2}
+    assert(message:find("takes several parameters, name them: by, plus", 1, true), message)
+  end)
+
+  it("names sampler and parameter where one is missing", function()
+    local path = h.write(h.scratch "lazy.lua", [[return function(opts) return function(logits)
+      return logits * opts.by end end]])
+    local filter = assert(chain.build({{name = path, params = {}}}, model))
+    local ok, err = pcall(filter, llm.logits {{1, 2}}, {})
+    assert.is_false(ok)
+    assert.equal("llm.Error", llm.type(err))
+    assert(err.message:find("^sampler .*lazy.lua: .*%(not given: by%)$"), err.message)
+  end)
+
+  it("refuses a stage that returns another shape or no logits, by name", function()
+    for body, message in pairs {
+      ["l:max()"] = "returned 1 × 1, not logits of 1 × 2",
+      ["llm.tensor {{1.0, 2.0}}"] = "returned 1 × 2, not logits of 1 × 2",
+      ["l:rows {1, 1}"] = "returned logits of 2 × 2, not logits of 1 × 2",
+      ["nil"] = "returned a nil, not logits of 1 × 2",
+    } do
+      local path = h.write(h.scratch "shape.lua",
+        ("return function() return function(l) return %s end end"):format(body))
+      local filter = assert(chain.build({{name = path, params = {}}}, model))
+      local ok, err = pcall(filter, llm.logits {{1, 2}}, {})
+      assert.is_false(ok)
+      assert(err.message:find(message, 1, true), err.message)
+    end
+  end)
+
   it("names a sampler that is none", function()
     for text, message in pairs {
       ["return 3"] = "returns a number, not a function",
@@ -113,7 +158,7 @@ describe("a chain", function()
     local filter = assert(chain.build({{name = path, params = {}}}, model))
     local ok, err = pcall(filter, llm.logits {{1, 2}}, {})
     assert.is_false(ok)
-    assert(err.message:find("bad.lua returns number, not logits", 1, true), err.message)
+    assert(err.message:find("bad.lua returned a number, not logits of 1 × 2", 1, true), err.message)
   end)
 end)
 

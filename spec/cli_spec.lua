@@ -70,14 +70,18 @@ describe("llmlua", function()
     fails(2, "--json greedy", "the script comes first")
   end)
 
-  it("refuses unknown and ill-typed options with the list of the known", function()
+  it("refuses unknown options with the list of the known, wrong values with their range", function()
     fails(2, "beam --beem 3", "unknown option '--beem'", "known options: --beam ", "--max-tokens")
-    fails(2, "beam --beam 0", "--beam: '0' is not an integer of at least 1", "known options:")
+    fails(2, "beam --beam 0", "--beam: '0' is not an integer of at least 1", "(--help lists")
     fails(2, "beam --beam x", "--beam: 'x' is not an integer")
     fails(2, "greedy --temperature nan", "--temperature: 'nan' is not a number of at least 0")
     fails(2, "greedy extra", "unexpected argument 'extra'")
     fails(2, "greedy --stop ''", "--stop: an empty text")
     fails(2, "greedy --sampler top_k=2 --top-p 0.5", "--sampler and --top-p: give one of them")
+    fails(2, "greedy --device cuda", "'cuda' is not one of auto, cpu, ref")
+    fails(2, "greedy --logprobs 2", "--logprobs needs --json")
+    fails(2, "bench --top-k 3", "unknown option '--top-k'", "known options: --beams")
+    fails(2, "score --max-tokens 3", "unknown option '--max-tokens'")
     fails(2, "greedy --sampler nosuch", "sampler nosuch: unknown sampler; known: ")
     fails(2, "greedy --prompt-ids 1,99999", "id 99999 at place 2 is not in the vocabulary of ")
     fails(2, "greedy -p a -f b", "--prompt, --file and --prompt-ids: give one of them")
@@ -105,6 +109,9 @@ describe("the prompt", function()
     assert.equal(0, code, err)
     assert.equal(out, (h.run("greedy -n 4", "")))
     fails(2, "greedy -m spec/data/models/llama-f32.gguf", "no prompt")
+    assert(err:find('llmlua: prompt "In the beginning"\n', 1, true), err)
+    assert((h.run "greedy --help"):find('continues "In the beginning"', 1, true))
+    assert(not (h.run "score --help"):find("In the beginning", 1, true))
   end)
 
   it("may begin with a dash, be empty, or be no UTF-8", function()
@@ -135,6 +142,15 @@ describe("the text", function()
       assert(err:find(text, 1, true), err)
     end
     assert(not err:find("\27", 1, true))
+  end)
+
+  it("is empty, with a warning, where the strategy makes no token", function()
+    local path = script("none.lua", "return {decode = function() end}")
+    local out, err, code = h.run(path .. " -p x")
+    assert.equal(0, code, err)
+    assert.equal("\n", out)
+    assert(err:find("warning: the strategy ended before its first token", 1, true), err)
+    assert.equal("stop", json_of(path .. " -p x").finish)
   end)
 
   it("of no tokens is empty", function()
@@ -191,6 +207,15 @@ describe("a script", function()
     assert.equal(1, code)
     assert(err:find("bad.lua:3: attempt to index a nil value", 1, true), err)
     assert(err:find("stack traceback", 1, true))
+  end)
+
+  it("that misuses llm is told the line", function()
+    local path = script("eng.lua", [[return {decode = function(model)
+      local kv = model:cache()
+      model:forward(kv, {99999})
+    end}]])
+    local _, err = fails(1, path .. " -p x", "id 99999 is outside the vocabulary")
+    assert(err:find "\n  at [^\n]*eng.lua:3\n", err)
   end)
 
   it("that is no Lua, or returns the wrong thing, is told in one line", function()
@@ -263,6 +288,56 @@ describe("score", function()
   end)
 end)
 
+describe("score of nothing", function()
+  it("is refused", function()
+    fails(2, "score", "no text to score")
+    fails(2, "score -p ''", "no text to score")
+    local _, err, code = h.run("score", "")
+    assert.equal(2, code)
+    assert(err:find("no text to score", 1, true), err)
+  end)
+end)
+
+describe("a failure with --json", function()
+  it("is one line of JSON with kind and message", function()
+    for arguments, kind in pairs {["greedy -p x -m /nonexistent"] = "input",
+      ["greedy --ctx 2 -p 'a b c d'"] = "input", ["greedy --sampler nosuch -p x"] = "misuse",
+      ["score"] = "misuse", ["bench --rows 2000"] = "input",
+      ["beam --beam 2000 -p x"] = "misuse"} do
+      local out, err, code = h.run(arguments .. " --json")
+      assert(code > 0, arguments)
+      local _, n = out:gsub("\n", "")
+      assert.equal(1, n, out)
+      local failure = assert(json.decode(out)).error
+      assert.equal(kind, failure.kind, arguments)
+      assert(err:find(failure.message, 1, true), err)
+    end
+  end)
+end)
+
+describe("a sampler by name", function()
+  it("is found beside the script, in the current folder, then among the bundled", function()
+    os.execute(("mkdir -p %s %s"):format(q(h.scratch "a/samplers"), q(h.scratch "b/samplers")))
+    local strategy = [[return {decode = function(model, prompt, opt, emit)
+      emit(opt.sampler.filter(model:forward(model:cache(), prompt)):argmax()) end}]]
+    local path = h.write(h.scratch "a/s.lua", strategy)
+    local only = "return function() return function(l) return l:only {%d} end end"
+    h.write(h.scratch "a/samplers/mine.lua", only:format(301))
+    h.write(h.scratch "b/samplers/mine.lua", only:format(302))
+    h.write(h.scratch "b/samplers/temperature.lua", only:format(303))
+    local program = h.program:find "^/" and h.program or assert(os.getenv "PWD") .. "/" .. h.program
+    local function id(arguments)
+      local out = h.scratch "out"
+      assert(os.execute(("cd %s && %s %s -p x --json --quiet </dev/null >%s"):format(
+        q(h.scratch "b"), q(program), arguments, q(out))))
+      return json.decode(h.read(out)).ids[1]
+    end
+    assert.equal(301, id(q(path) .. " --sampler mine"))
+    assert.equal(302, id "greedy -n 1 --sampler mine")
+    assert.equal(303, id(q(path) .. " --sampler temperature"))
+  end)
+end)
+
 describe("bench", function()
   it("prints rates and the share of the memory roof", function()
     local result = json_of("bench --rows 1,2 --beams 2 --steps 3 --repeats 1 --context 16 "
@@ -317,6 +392,20 @@ describe("ending", function()
       local command = "timeout --preserve-status -s INT 1 %s %s </dev/null >%s 2>/dev/null"
       assert.equal(130, shell(command:format(h.program, arguments, q(out))))
       assert.not_equal("", h.read(out))
+    end
+  end)
+
+  it("Ctrl-C keeps what beam search, score and bench have", function()
+    local out = h.scratch "out"
+    local long = h.write(h.scratch "long.txt", ("And he said unto them, Go ye. "):rep(50000))
+    for arguments, found in pairs {
+      ["beam -n 100000 --ctx 100000 --ignore-eog -p x"] = "^[^\n]+\n$",
+      ["score -f " .. q(long)] = "partial: %d+ tokens, %d+ scored, sum %-%d",
+      ["bench --rows 1,16 --steps 300 --repeats 100 --roof-mb 4"] = "memory roof",
+    } do
+      local command = "timeout --preserve-status -s INT 1 %s %s </dev/null >%s 2>/dev/null"
+      assert.equal(130, shell(command:format(h.program, arguments, q(out))), arguments)
+      assert(h.read(out):find(found), h.read(out))
     end
   end)
 

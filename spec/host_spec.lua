@@ -133,6 +133,58 @@ describe("a job", function()
     assert.is_nil(job(plain, {max_tokens = 4}).logprobs)
   end)
 
+  it("may end before its first token: the text is empty", function()
+    local result = job("local x = 1")
+    assert.is_nil(result.error)
+    assert.same({"", "stop", 0}, {result.text, result.finish, result.counts.output})
+  end)
+
+  it("that goes on emitting for ever is ended, and its text is kept", function()
+    local result = job("while true do emit(300) end", {max_tokens = 2})
+    assert.is_nil(result.error)
+    assert.same({300, 300}, result.ids)
+    package.loaded["spec.kept"] = {}
+    job([[local kept = require "spec.kept"
+      for _ = 1, 1001 do emit(300) end
+      kept.ok, kept.message = pcall(emit, 300)]], {max_tokens = 1})
+    local kept = package.loaded["spec.kept"]
+    assert.is_false(kept.ok)
+    assert(tostring(kept.message):find("the text is over (length)", 1, true), kept.message)
+  end)
+
+  it("that ends early gives the list of opt.partial", function()
+    local source = [[return {decode = function(model, prompt, opt)
+      opt.partial = function() %s end
+      error(llm.error("time", "late"))
+    end}]]
+    local result = fails("time", "late",
+      source:format "return {{ids = {300, 301}, score = -2}}")
+    assert.same({300, 301}, result.ids)
+    assert.same({"time", -2}, {result.finish, result.score})
+    result = fails("time", "late", source:format "error 'oops'")
+    assert.same({}, result.ids)
+  end)
+
+  it("that emits all at the end counts its passes as decoding", function()
+    local source = [[
+      local kv, ids = model:cache(), {}
+      local logits = model:forward(kv, prompt)
+      for i = 1, opt.max_tokens do
+        ids[i] = logits:argmax():item()
+        logits = model:forward(kv, ids[i])
+      end
+      for _, id in ipairs(ids) do emit(id) end]]
+    local result = job(source, {max_tokens = 64})
+    local t = result.timings
+    local decoding = (result.counts.output - 1) / t.decode_tps
+    assert(decoding > t.ttft_s - 3 / t.prefill_tps - 1e-6, decoding)
+  end)
+
+  it("that raises what is no text is told in words", function()
+    fails("script", "error raised with a table, not a text: {1}", "error({1})")
+    fails("script", "error raised with a nil, not a text", "error()")
+  end)
+
   it("takes a list, best first, and ends its texts", function()
     local eog = model.eog[1]
     local result = job(([[return {decode = function()
@@ -174,7 +226,6 @@ describe("a job", function()
     fails("misuse", "entry 1 has no ids", "return {decode = function() return {{}} end}")
     fails("misuse", "unknown key 'id' in entry 1",
       "return {decode = function() return {{ids = {}, id = 3}} end}")
-    fails("misuse", "decode emits nothing and returns nothing", "local x = 1")
     fails("misuse", "decode both emits ids and returns a list",
       "return {decode = function(m, p, o, emit) emit(3) return {{ids = {}}} end}")
     fails("misuse", "the script returns no table with a function decode", "return 3")

@@ -133,6 +133,8 @@ for _, entry in ipairs(models()) do
       assert.same(logits:lists(), model:logits(hidden[model.n_layers]):lists())
       assert.equal(9, hidden[0].n_rows)
       assert.equal(model.width, hidden[1].n_columns)
+      local _, twice = model:forward(kv, slice(text, 1, 2), {hidden = {1, 0, 1, 1}})
+      assert.equal(2, twice[1].n_rows)
     end)
 
     it("an early exit is the head on that layer's rows, and refuses a deeper pass", function()

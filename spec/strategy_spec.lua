@@ -122,6 +122,19 @@ describe("a strategy", function()
     end
   end)
 
+  it("beam tells what it has while it runs", function()
+    local pool = require "llm.pool"
+    local opt = {beam = 2, length_penalty = 1.0, early_stopping = false, max_tokens = 9,
+      max_rows = 8}
+    local p, seq = pool(opt), llm.seq {1, 2}
+    assert.same({}, opt.partial())
+    seq:push(300)
+    assert.is_false(p:is_over(-3.0, 1, seq))
+    assert.same({{ids = {300}, score = -3.0}}, opt.partial())
+    p:add(seq:fork(0), -4.0, 2)
+    assert.same({{ids = {300, 0}, score = -2.0}}, opt.partial())
+  end)
+
   it("beam is wider than the vocabulary allows, and narrower than the candidates", function()
     local wide = result_of("beam", "--beam 200 -n 2")
     assert.equal(200, #wide.outputs)

@@ -4,6 +4,7 @@
 local llm = require "llm"
 local check = require "llm.check"
 local fail = require "llm.fail"
+local scripts = require "llm.scripts"
 local sys = require "llm.sys"
 
 local chain = {}
@@ -137,18 +138,31 @@ function chain.known()
   return table.concat(names, ", ")
 end
 
+-- Runs the file of a sampler; returns what it returns, or nil, message.
+local function run_file(path)
+  local chunk, message = loadfile(path)
+  if not chunk then return nil, message end
+  local ok, make = pcall(chunk)
+  if not ok then return nil, fail.line(make) end
+  return make
+end
+
+-- A path, or else a name: beside the script, in the current folder, bundled, where require looks.
 local function load_sampler(name)
-  if name:find("/", 1, true) or name:find("%.lua$") then
-    local chunk, message = loadfile(name)
-    if not chunk then return nil, message end
-    return chunk()
+  if name:find("/", 1, true) or name:find("%.lua$") then return run_file(name) end
+  local file, searched = ("samplers/%s.lua"):format((name:gsub("%.", "/"))), {}
+  for _, folder in ipairs {scripts.folder or ".", "."} do
+    local path = folder .. "/" .. file
+    if sys.path_kind(path) == "file" then return run_file(path) end
+    if path ~= searched[#searched] then searched[#searched + 1] = path end
   end
   local ok, make = pcall(require, "samplers." .. name)
   if ok then return make end
   if not tostring(make):find("module 'samplers." .. name .. "' not found", 1, true) then
     return nil, fail.line(make)
   end
-  return nil, "unknown sampler; known: " .. chain.known()
+  return nil, ("unknown sampler; known: %s; there is no %s"):format(chain.known(),
+    table.concat(searched, ", no "))
 end
 
 -- The parameters as the sampler sees them. What it asks for is noted, so that a parameter which it
@@ -169,43 +183,102 @@ local function make_opts(stage, asked)
   })
 end
 
+-- What was given and is not asked for, as a message, or nil.
+local function find_unknown(stage, asked)
+  if stage.bare ~= nil then
+    if #asked == 0 then return "takes no parameter" end
+    return #asked > 1 and "takes several parameters, name them: " .. table.concat(asked, ", ")
+      or nil
+  end
+  for name in pairs(stage.params) do
+    if not asked[name] then
+      if #asked == 0 then return ("unknown parameter '%s'; it takes none"):format(name) end
+      return ("unknown parameter '%s'; known: %s"):format(name, table.concat(asked, ", "))
+    end
+  end
+end
+
+-- An error of a sampler that met a nil, with the parameters that it asked for and did not get.
+local function explain(stage, asked, message)
+  local absent = {}
+  for i, name in ipairs(asked) do
+    local given = i == 1 and stage.bare
+    if stage.bare == nil then given = stage.params[name] end
+    if given == nil or given == false then absent[#absent + 1] = name end
+  end
+  if #absent == 0 or not message:find("nil", 1, true) then return message end
+  return ("%s (not given: %s)"):format(message, table.concat(absent, ", "))
+end
+
+-- A sampler may ask for parameters in its stage only: one call on flat logits shows which.
+local function probe(filter, model)
+  local row = {}
+  for i = 1, model and model.vocab_size or 2 do row[i] = 0 end
+  pcall(filter, llm.logits {row}, {llm.seq {0}})
+end
+
+-- Returns the stage and the list of the parameters it asked for; or nil, message.
 local function make_stage(stage, model)
   local make, message = load_sampler(stage.name)
   if type(make) ~= "function" then
     return nil, message or ("returns a %s, not a function"):format(type(make))
   end
-  local asked = {}
-  local ok, filter = pcall(make, make_opts(stage, asked), model)
-  if not ok then return nil, fail.line(filter) end
+  local asked, problems = {}, {}
+  local opts = make_opts(stage, asked)
+  check.problems[opts] = problems
+  local ok, filter = pcall(make, opts, model)
+  check.problems[opts] = nil
+  if not ok then return nil, problems[1] or explain(stage, asked, fail.line(filter)) end
   if type(filter) ~= "function" then
     return nil, ("makes a %s, not a function(logits, seqs)"):format(type(filter))
   end
-  if stage.bare ~= nil and #asked ~= 1 then
-    return nil, #asked == 0 and "takes no parameter"
-      or "takes several parameters, name them: " .. table.concat(asked, ", ")
+  message = find_unknown(stage, asked)
+  if message and #problems == 0 then
+    probe(filter, model)
+    message = find_unknown(stage, asked)
   end
-  for name in pairs(stage.params or {}) do
-    if not asked[name] then
-      return nil, ("unknown parameter '%s'; known: %s"):format(name, table.concat(asked, ", "))
-    end
+  message = message or problems[1]
+  if message then return nil, message end
+  return filter, asked
+end
+
+local function describe(value)
+  if not check.is_tensor(value) then return "a " .. type(value) end
+  return ("%s%d × %d"):format(llm.type(value) == "llm.Logits" and "logits of " or "",
+    value.n_rows, value.n_columns)
+end
+
+-- Runs a stage; what it returns has the shape and the class of what it got.
+local function run_stage(stage, filter, asked, logits, seqs)
+  local ok, out = xpcall(filter, function(value)
+    if fail.is_error(value) and value.kind ~= "misuse" then return value end
+    local told = explain(stage, asked, fail.describe(value))
+    return llm.error(fail.is_error(value) and "misuse" or "script",
+      ("sampler %s: %s"):format(stage.name, told))
+  end, logits, seqs)
+  if not ok then error(out, 0) end
+  if llm.type(out) == llm.type(logits) and out.n_rows == logits.n_rows
+    and out.n_columns == logits.n_columns then
+    return out
   end
-  return filter
+  fail.raise("misuse", "sampler %s returned %s, not logits of %d × %d", stage.name, describe(out),
+    logits.n_rows, logits.n_columns)
 end
 
 -- The stages as one function(logits, seqs) → logits; or nil, message.
 function chain.build(stages, model)
-  local filters = {}
+  local filters, asked = {}, {}
   for i, stage in ipairs(stages) do
-    local filter, message = make_stage(stage, model)
-    if not filter then return nil, ("sampler %s: %s"):format(stage.name, message) end
-    filters[i] = filter
+    local filter, known = make_stage(stage, model)
+    if not filter then return nil, ("sampler %s: %s"):format(stage.name, known) end
+    filters[i], asked[i] = filter, known
   end
   return function(logits, seqs)
+    if not check.is_tensor(logits) then
+      fail.raise("misuse", "logits must be a Tensor, got a %s", type(logits))
+    end
     for i, filter in ipairs(filters) do
-      logits = filter(logits, seqs)
-      if not check.is_tensor(logits) then
-        fail.raise("script", "sampler %s returns %s, not logits", stages[i].name, type(logits))
-      end
+      logits = run_stage(stages[i], filter, asked[i], logits, seqs)
     end
     return logits
   end

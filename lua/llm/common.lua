@@ -9,9 +9,9 @@ return {
   option("prompt", "model", "m", {type = "string", arg = "FILE",
     help = "GGUF file (else LLMLUA_MODEL, else the built-in model)"}),
   option("prompt", "prompt", "p", {type = "string", arg = "TEXT",
-    help = "the text to continue (else --file, --prompt-ids, standard input)"}),
+    help = "the text (else --file, --prompt-ids, standard input)"}),
   option("prompt", "file", "f", {type = "string", arg = "FILE",
-    help = "read the prompt from a file (- is standard input), less one final newline"}),
+    help = "read it from a file (- is standard input)"}),
   option("prompt", "prompt_ids", nil, {type = "list", of = "integer", least = 0, arg = "IDS",
     help = "the prompt as token ids, such as 1,2,3"}),
 
@@ -40,7 +40,7 @@ return {
   option("sampling", "seed", nil, {type = "integer", default = 0, help = "of all randomness"}),
 
   option("engine", "device", nil, {type = "string", default = "auto",
-    choices = {"auto", "cpu", "ref", "cuda"}, help = "where to compute; ref is slow and exact"}),
+    choices = {"auto", "cpu", "ref"}, help = "where to compute; ref is slow and exact"}),
   option("engine", "threads", nil, {type = "integer", min = 1, max = 1024,
     help = "default: the cores this process may use"}),
   option("engine", "ctx", nil, {type = "integer", min = 1,
@@ -53,7 +53,7 @@ return {
     help = "rows of logits one pass may be asked for"}),
 
   option("output", "logprobs", nil, {type = "integer", min = 0,
-    help = "log-probability of each token, and of the N likeliest"}),
+    help = "log-probability of each token, and of the N likeliest (with --json)"}),
   option("output", "json", nil, {type = "boolean", default = false,
     help = "one line of JSON instead of the text"}),
   option("output", "quiet", nil, {type = "boolean", default = false,

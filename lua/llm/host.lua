@@ -25,8 +25,14 @@ local function exit(status, format, ...)
   error(setmetatable({status = status, message = format and format:format(...)}, Exit), 0)
 end
 
+-- specs: known options are listed after an unknown one, and --help is named after all else.
 local function usage(message, specs)
-  exit(USAGE, "%s%s", message, specs and "\n" .. options.known(specs) or "")
+  local more = ""
+  if specs then
+    more = message:find "^unknown option" and "\n" .. options.known(specs)
+      or " (--help lists the options)"
+  end
+  exit(USAGE, "%s%s", message, more)
 end
 
 local function say(format, ...)
@@ -41,11 +47,27 @@ local function put(bytes)
   exit(FAILURE, "cannot write to standard output: %s", message)
 end
 
--- Ends with what a script raised: the message of llm's own errors, a traceback for all others.
+-- No fault of a line.
+local NO_PLACE = {interrupted = true, time = true, cache_full = true, input = true}
+
+-- Ends with a failure of this kind: its message and, of llm's own errors, where in the script it
+-- was raised; for all others the traceback.
+local function fail_as(kind, message, traceback)
+  local text = message
+  if kind == "script" and traceback then
+    text = traceback:sub(1, #message) == message and traceback or message .. "\n" .. traceback
+  elseif traceback and not NO_PLACE[kind] then
+    local place = fail.place(traceback)
+    text = place and ("%s\n  at %s"):format(message, place) or message
+  end
+  error(setmetatable({status = FAILURE, message = text, kind = kind, plain = message}, Exit), 0)
+end
+
+-- Ends with what a script raised.
 local function fail_script(value, traceback)
   if getmetatable(value) == Exit then error(value, 0) end
   if sys.interrupted() then exit(INTERRUPTED, "interrupted") end
-  exit(FAILURE, "%s", fail.is_error(value) and value.message or traceback)
+  fail_as(fail.read(value, traceback))
 end
 
 -- ---- lists and help ----
@@ -67,7 +89,12 @@ local HELP_END = [[
 
 An option that takes a value takes the next argument, whatever it begins with. Text goes to standard
 output, followed by one newline; all else to standard error. Exit status: 0 done, 1 failed, 2 wrong
-usage, 3 some jobs failed, 130 interrupted.
+usage, 130 interrupted.
+]]
+
+local HELP_PROMPT = [[
+A newline at the end of a file or of standard input is no part of the prompt. Without any prompt the
+built-in model continues "%s".
 ]]
 
 -- ---- the model ----
@@ -118,8 +145,9 @@ local function read_file(path)
   return text
 end
 
--- The text to continue, or nil where ids were given. `whole`: a file keeps its last newline.
-local function read_prompt(opt, given, specs, is_builtin, whole)
+-- The text of the prompt, or nil where ids were given or nothing was. `whole`: a file keeps its
+-- last newline.
+local function read_prompt(opt, given, specs, whole)
   local n = 0
   for _, name in ipairs {"prompt", "file", "prompt_ids"} do n = n + (given[name] and 1 or 0) end
   if n > 1 then usage("--prompt, --file and --prompt-ids: give one of them", specs) end
@@ -133,9 +161,21 @@ local function read_prompt(opt, given, specs, is_builtin, whole)
     if kind == "pipe" or kind == "file" then text = read_file("-") end
     if text == "" then text = nil end
   end
-  if text then return whole and text or (text:gsub("\r?\n$", "")) end
-  if is_builtin then return DEFAULT_PROMPT end
-  usage("no prompt: give --prompt, --file or --prompt-ids, or pipe it in")
+  if text and not whole then text = text:gsub("\r?\n$", "") end
+  return text
+end
+
+local function no_prompt(what)
+  usage(("no %s: give --prompt, --file or --prompt-ids, or pipe it in"):format(what))
+end
+
+-- The prompt of a strategy: the built-in model has one of its own.
+local function find_prompt(opt, given, specs, is_builtin)
+  local text = read_prompt(opt, given, specs)
+  if text or opt.prompt_ids then return text end
+  if not is_builtin then no_prompt("prompt") end
+  if not opt.quiet then say("prompt \"%s\"", DEFAULT_PROMPT) end
+  return DEFAULT_PROMPT
 end
 
 -- The ids of the prompt. An empty one is the model's BOS.
@@ -156,8 +196,24 @@ end
 
 -- ---- strategies ----
 
+local json_is_out = false -- the line of --json
+
+-- The line of --json for what failed before there was a result.
+local function print_failure(value)
+  if json_is_out or getmetatable(value) == Exit and value.status == OK then return end
+  json_is_out = true
+  local kind, message = value.kind, value.plain or value.message
+  if getmetatable(value) ~= Exit then kind, message = fail.read(value) end
+  if not kind then
+    kind = value.status == USAGE and "misuse" or value.status == INTERRUPTED and "interrupted"
+      or "input"
+  end
+  pcall(put, json.encode({error = {kind = kind, message = message}}) .. "\n")
+end
+
 local function print_result(result, opt, streamed)
   if opt.json then
+    json_is_out = true
     put(json.encode(result) .. "\n")
   else
     if not streamed then put(result.text) end
@@ -172,6 +228,13 @@ local function check_stops(opt, specs)
 end
 
 local function finish(job, result, opt)
+  if not opt.quiet and not result.error then
+    if result.counts.output == 0 and opt.max_tokens > 0 then
+      say("warning: the strategy ended before its first token")
+    elseif job.n_late > 1000 then
+      say("warning: the strategy went on emitting after the end of the text, until it was ended")
+    end
+  end
   if not opt.quiet and (not result.error or #result.ids > 0) then
     if job.n_stages > 0 and not opt.sampler.asked and not result.error then
       say("warning: this strategy does not use the sampler chain (%s)", job.chain_text)
@@ -181,8 +244,7 @@ local function finish(job, result, opt)
   local wrong = result.error
   if not wrong then return OK end
   if wrong.kind == "interrupted" then exit(INTERRUPTED, "interrupted") end
-  local trace = wrong.kind == "script" and wrong.traceback ~= json.null and wrong.traceback
-  exit(FAILURE, "%s", trace or wrong.message)
+  fail_as(wrong.kind, wrong.message, wrong.traceback ~= json.null and wrong.traceback)
 end
 
 local function chain_text(stages)
@@ -193,6 +255,7 @@ end
 
 local function run_strategy(script, opt, given, specs)
   check_stops(opt, specs)
+  if opt.logprobs and not opt.json then usage("--logprobs needs --json", specs) end
   local stages, message = chain.collect(opt)
   if not stages then usage(message, specs) end
   local rule
@@ -204,7 +267,7 @@ local function run_strategy(script, opt, given, specs)
   local filter
   filter, message = chain.build(stages, model)
   if not filter then exit(USAGE, "%s", message) end
-  local prompt = encode_prompt(model, read_prompt(opt, given, specs, is_builtin), opt)
+  local prompt = encode_prompt(model, find_prompt(opt, given, specs, is_builtin), opt)
   if #prompt > model.ctx then
     exit(FAILURE, "prompt too long: %d tokens, the context holds %d (--ctx)", #prompt, model.ctx)
   end
@@ -225,6 +288,7 @@ local function run_strategy(script, opt, given, specs)
     rule = rule, sink = not opt.json and sink or nil, n_stages = #stages,
     chain_text = chain_text(stages)}
   local result = run.job(job)
+  job.n_late, result.n_late = result.n_late or 0, nil
   sys.progress(false)
   if broken then error(broken, 0) end
   if not result.error or #result.ids > 0 or opt.json then print_result(result, opt, streamed) end
@@ -234,17 +298,28 @@ end
 -- ---- tools: scripts that have main(model, opt) instead of decode ----
 
 local function run_tool(tool, opt, given, specs)
-  local model, is_builtin
+  local model
   if tool.model ~= false then
-    model, is_builtin = load_models(opt, specs)
-    end
+    model = load_models(opt, specs)
+  end
   if tool.prompt then
-    local text = read_prompt(opt, given, specs, is_builtin, true)
+    local text = read_prompt(opt, given, specs, true)
+    if not opt.prompt_ids and (text or "") == "" then
+      no_prompt(type(tool.prompt) == "string" and tool.prompt or "text")
+    end
     opt.prompt_ids = encode_prompt(model, text, opt)
   end
   local ok, status, traceback = guarded(tool.main, model, opt)
   sys.progress(false)
+  json_is_out = json_is_out or ok
   if ok then return math.tointeger(status) or OK end
+  local partial = getmetatable(status) ~= Exit and rawget(opt, "partial")
+  if partial then
+    local kind, message = fail.read(status)
+    if sys.interrupted() then kind, message = "interrupted", "interrupted" end
+    json_is_out = true
+    partial {kind = kind, message = message}
+  end
   fail_script(status, traceback)
 end
 
@@ -278,15 +353,21 @@ local function open_script(name)
   return strategy, script
 end
 
+local function keep_error(value)
+  if getmetatable(value) == Exit or fail.is_error(value) then return value end
+  return fail.describe(value)
+end
+
 local function run_script(name, args)
   local strategy, script = open_script(name)
-  if not strategy then return OK end
-  local specs, message = options.collect(strategy.options)
+  if not strategy then return sys.interrupted() and INTERRUPTED or OK end
+  local specs, message = options.collect(strategy.options, strategy.main and strategy.common)
   if not specs then exit(FAILURE, "%s: %s", name, message) end
   local opt, given = options.parse(args, specs)
   if not opt then usage(given, specs) end
   if opt.help then
-    put(options.help(script.name, strategy.about, specs) .. HELP_END)
+    put(options.help(script.name, strategy.about, specs) .. HELP_END
+      .. (strategy.decode and HELP_PROMPT:format(DEFAULT_PROMPT) or ""))
     return OK
   end
   if opt.version then
@@ -294,9 +375,13 @@ local function run_script(name, args)
     return OK
   end
   sys.progress(not opt.quiet)
-  opt = options.seal(opt, specs)
-  if strategy.main then return run_tool(strategy, opt, given, specs) end
-  return run_strategy(script, opt, given, specs)
+  opt = options.seal(opt, specs, options.common_names())
+  local run_it = strategy.main and run_tool or run_strategy
+  local ok, status = xpcall(run_it, keep_error, strategy.main and strategy or script, opt, given,
+    specs)
+  if ok then return status end
+  if opt.json then print_failure(status) end
+  error(status, 0)
 end
 
 local function run_arguments(args)
@@ -320,10 +405,7 @@ end
 
 -- args: [0] the program, [1] … what followed. Returns the exit status.
 function host.main(args)
-  local ok, status = xpcall(run_arguments, function(value)
-    if getmetatable(value) == Exit or fail.is_error(value) then return value end
-    return tostring(value)
-  end, args)
+  local ok, status = xpcall(run_arguments, keep_error, args)
   if ok then return status end
   sys.progress(false)
   if getmetatable(status) == Exit then

@@ -748,4 +748,108 @@ function Seq:push(id) end
 ---@return llm.Seq
 function Seq:fork(id) end
 
+-- ---- what the host asks of a script, and gives it ----
+
+---The table that the file of a strategy or a tool returns: it has `decode` or `main`. A file that
+---returns nothing is an ordinary program. The file is run anew for each job, in an environment in
+---which no global can be written.
+---@class llm.Strategy
+---@field about? string one line for the lists and --help
+---@field options? table<string, llm.OptionEntry|any> by name; two_words is --two-words. A bare
+--- value is the default, and its type that of the option
+---@field decode? llm.Decode
+---@field main? fun(model: llm.Model, opt: llm.Opt): integer? returns the exit status, default 0
+---@field common? string[] main: the common options there are, or their groups: prompt, end,
+--- sampling, engine, output (default: all)
+---@field prompt? boolean|string main: it needs a text, which arrives as opt.prompt_ids; a string
+--- names it ("text to score")
+---@field model? boolean main: false, if it needs none
+
+---Makes one text: emits its ids one by one and returns nothing, or emits nothing and returns a list
+---of texts, best first. An empty text is a text. What it leaves open is closed.
+---@alias llm.Decode
+---| fun(model: llm.Model, prompt: integer[], opt: llm.Opt, emit: llm.Emit): llm.Result[]?
+
+---@class llm.OptionEntry
+---@field default? any
+---@field type? "integer"|"number"|"string"|"boolean"|"list"|"file"|"model" default: that of the
+--- default. A model is loaded once and arrives as llm.Model
+---@field of? "integer"|"number"|"string" what a list holds
+---@field choices? any[]
+---@field min? number
+---@field max? number
+---@field above? number the value must be greater
+---@field help? string
+
+---What the command line gave: the options of the script by name, and the common ones. Reading a
+---name that is none raises.
+---@class llm.Opt
+---@field max_tokens integer always finite: what --max-tokens and the context allow
+---@field seed integer
+---@field sampler llm.Sampler
+---@field max_rows integer rows of logits one pass may be asked for
+---@field logprobs? integer
+---@field stop? string[]
+---@field json boolean
+---@field quiet boolean
+---@field prompt_ids integer[] of a tool that needs a text
+---@field partial? fun(failure?: {kind: string, message: string}): llm.Result[]? set by a script
+--- that returns its texts at the end: called when it is interrupted or fails, for what there is. A
+--- tool prints it itself
+
+---The chain of --sampler or of the single sampling options. opt.sampler(logits, seqs) runs the
+---chain and draws an id for each row, with the stream of its sequence at the position of the token
+---in the output. Without seqs: one row, of the prompt and what was emitted.
+---@class llm.Sampler
+---@field filter llm.Stage the chain alone
+---@overload fun(logits: llm.Logits, seqs?: llm.Seq[]): llm.Tensor
+
+---Adds an id to the text. Returns nil, or why the text is over: then decode should end. The end
+---token belongs to the ids and not to the text.
+---@alias llm.Emit fun(id: integer|llm.Tensor, info?: llm.EmitInfo): llm.Reason?
+---@alias llm.Reason "eos"|"length"|"stop"|"time"
+
+---@class llm.EmitInfo
+---@field logits? llm.Logits the row that the id was chosen from: gives score and log-probabilities
+---@field skip? integer leading bytes of the text that repeat the prompt
+
+---@class llm.Result
+---@field ids integer[] new ids, with the end token if there is one
+---@field score? number what the list is ordered by
+---@field finish? llm.Reason default: eos or length, by the last id
+
+---samplers/x.lua returns this: it reads its parameters and makes a stage. A name is looked for in
+---samplers/ beside the script, then of the current folder, then among the bundled. A parameter must
+---be read when the stage is made or in each of its calls; one that is given and never read is
+---refused as unknown.
+---@alias llm.SamplerFile fun(opts: table<string, any>, model: llm.Model): llm.Stage
+
+---Filters the logits of all rows; what it returns has the same shape. seqs[i] belongs to row i.
+---What a stage must remember it keeps in seqs[i] under a key of its own.
+---@alias llm.Stage fun(logits: llm.Logits, seqs: llm.Seq[]): llm.Logits
+
+---The file of --stop-rule returns this: new ids and text so far, true to stop.
+---@alias llm.StopRule fun(ids: integer[], text: string): boolean?
+
+---require "llm.check": parameters of samplers with their range. What is wrong is raised with its
+---name.
+---@class llm.check
+---@field number fun(opts: table, name: string, default?: number, low?: number, high?: number): any
+---@field integer fun(opts: table, name: string, default?: any, low?: integer, high?: integer): any
+---@field is_tensor fun(value: any): boolean
+
+---require "llm.history": the ids that each sequence has seen, once each, as i32 [rows, longest]
+---that fits gather and set_at, and how often, as f32 of that shape; nil if nothing was seen.
+---output_only leaves the prompt out.
+---@alias llm.history fun(seqs: llm.Seq[], output_only?: boolean): llm.Tensor?, llm.Tensor?
+
+---require "llm.pool", called with opt (its options beam, length_penalty, early_stopping): the texts
+---that a beam search has finished.
+---@class llm.Pool
+---@field add fun(self: llm.Pool, seq: llm.Seq, sum: number, n: integer) a finished one of n new ids
+---@field is_over fun(self: llm.Pool, best?: number, n: integer, seq?: llm.Seq): boolean after step
+--- n; best: the sum of the best live sequence, seq
+---@field results fun(self: llm.Pool): llm.Result[]
+---@field partial fun(self: llm.Pool): llm.Result[] while the search runs; opt.partial calls it
+
 return llm

@@ -11,6 +11,7 @@ local KEYS = {default = true, type = true, choices = true, min = true, max = tru
   of = true, help = true}
 local TYPES = {integer = true, number = true, string = true, boolean = true, list = true,
   file = true, model = true, choice = true}
+local RESERVED = {partial = true} -- fields of opt that are no options
 local PLACES = {integer = "N", number = "X", string = "TEXT", list = "LIST", file = "FILE",
   model = "FILE", choice = "WHICH"}
 local SECTIONS = {
@@ -161,6 +162,7 @@ local function read_spec(name, value)
   if type(name) ~= "string" or not name:find("^%l[%l%d_]*$") then
     return nil, ("option '%s': names are lower case letters, digits and _"):format(tostring(name))
   end
+  if RESERVED[name] then return nil, ("option '%s': the name is taken"):format(name) end
   local spec = {}
   for key, item in pairs(is_record(value) and value or {default = value}) do
     if not KEYS[key] then
@@ -183,9 +185,25 @@ local function read_spec(name, value)
   return spec
 end
 
+-- `wanted` as a set of the common options, by the names in it or those of their sections; nil: all.
+local function pick_common(wanted)
+  local asked, known, picked = {}, {}, {}
+  for _, name in ipairs(wanted or {}) do asked[name] = true end
+  for _, spec in ipairs(common) do
+    known[spec.name], known[spec.section] = true, true
+    picked[spec.name] = not wanted or asked[spec.name] or asked[spec.section]
+  end
+  for name in pairs(asked) do
+    if not known[name] then return nil, ("no common option '%s'"):format(tostring(name)) end
+  end
+  picked.help = true
+  return picked
+end
+
 -- The options of a script (its table, or nil) and the common ones, as a list of records with an
--- index by name; or nil, message.
-function options.collect(declared)
+-- index by name; or nil, message. wanted: a list of the common options, or of their sections, that
+-- there are (nil: all).
+function options.collect(declared, wanted)
   local specs, names = {}, {}
   if declared ~= nil and type(declared) ~= "table" then
     return nil, ("options must be a table, got a %s"):format(type(declared))
@@ -197,13 +215,22 @@ function options.collect(declared)
     if not spec then return nil, message end
     specs[#specs + 1], specs[name] = spec, spec
   end
+  local picked, message = pick_common(wanted)
+  if not picked then return nil, message end
   for _, spec in ipairs(common) do
     if specs[spec.name] then
       return nil, ("option '%s' of the script is a common option"):format(spec.name)
     end
-    specs[#specs + 1], specs[spec.name] = spec, spec
+    if picked[spec.name] then specs[#specs + 1], specs[spec.name] = spec, spec end
   end
   return specs
+end
+
+-- The set of all common options, those that a tool does not take too.
+function options.common_names()
+  local names = {}
+  for _, spec in ipairs(common) do names[spec.name] = true end
+  return names
 end
 
 -- All flags, for the message that follows a wrong one.
@@ -222,6 +249,9 @@ local function help_of(spec)
   end
   if spec.default ~= nil and (spec.default ~= false or spec.type == "choice") then
     parts[#parts + 1] = "default " .. show(spec.default)
+  end
+  if spec.type == "boolean" and spec.default then
+    parts[#parts + 1] = options.flag("no_" .. spec.name) .. " turns it off"
   end
   return table.concat(parts, "; ")
 end
@@ -254,11 +284,12 @@ local function make_parser(name, about, specs)
 end
 
 -- Joins each option with its value, as --name=value, so that a value may begin with anything.
--- Returns the list, or nil, message.
+-- Returns the list, or nil, message. An option that is not known is returned alone.
 local function join_values(args, specs)
-  local by_flag, out, i = {}, {}, 1
+  local by_flag, off, out, i = {}, {}, {}, 1
   for _, spec in ipairs(specs) do
     by_flag[options.flag(spec.name)] = spec
+    if spec.type == "boolean" then off[options.flag("no_" .. spec.name)] = spec end
     if spec.short then by_flag["-" .. spec.short] = spec end
   end
   while i <= #args do
@@ -268,11 +299,13 @@ local function join_values(args, specs)
       name, value = arg:sub(1, 2), arg:sub(3)
     end
     local spec = by_flag[name or arg]
-    if not spec then
+    if off[arg] and not spec then
+      out[#out + 1] = arg
+    elseif not spec then
       if not arg:find("^%-.") or arg == "--" then
         return nil, ("unexpected argument '%s'"):format(arg)
       end
-      return {arg} -- the parser says which known one is near
+      return {arg}, nil, arg -- the parser says which known one is near
     elseif spec.type == "boolean" then
       local on = true
       if value then on = options.check(spec, value) end
@@ -294,10 +327,11 @@ end
 -- Returns the values by name (defaults filled in) and the set of names that were given; or nil,
 -- message.
 function options.parse(args, specs)
-  local joined, message = join_values(args, specs)
+  local joined, message, unknown = join_values(args, specs)
   if not joined then return nil, message end
   local ok, found = make_parser("SCRIPT", nil, specs):pparse(joined)
   if not ok then return nil, (found:gsub("\n", "; ")) end
+  if unknown then return nil, ("unknown option '%s'"):format(unknown) end
   local values, given = {}, {}
   for _, spec in ipairs(specs) do
     local texts = found[spec.name]

@@ -68,9 +68,21 @@ function Output:score(row, id)
   return entry
 end
 
+local MOST_LATE = 1000 -- calls after the end that are taken for a strategy that does not listen
+
+-- The text is over. A strategy that never listens would go on for ever.
+function Output:refuse()
+  self.n_late = (self.n_late or 0) + 1
+  if self.n_late > MOST_LATE then
+    fail.raise("misuse", "emit: the text is over (%s) since %d calls; end when emit returns a "
+      .. "reason", self.reason, MOST_LATE)
+  end
+  return self.reason
+end
+
 -- Adds an id, unless the text is over. Returns the reason if it is over now: eos, stop or length.
 function Output:add(id, info)
-  if self.reason then return self.reason end
+  if self.reason then return self:refuse() end
   local job, ids = self.job, self.ids
   local row, skip = read_info(info)
   id = read_id(job.model, id)

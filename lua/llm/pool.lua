@@ -6,12 +6,15 @@ local fail = require "llm.fail"
 local Pool = {}
 Pool.__index = Pool
 
--- opt: beam, length_penalty, early_stopping (false, true or "never"), max_tokens, max_rows.
+-- opt: beam, length_penalty, early_stopping (false, true or "never"), max_tokens, max_rows. What is
+-- there when the job is interrupted is told by opt.partial.
 local function new(opt)
   if opt.beam > opt.max_rows then
     fail.raise("misuse", "%d rows asked, --max-rows is %d", opt.beam, opt.max_rows)
   end
-  return setmetatable({opt = opt, entries = {}}, Pool)
+  local pool = setmetatable({opt = opt, entries = {}, live = nil}, Pool)
+  function opt.partial() return pool:partial() end
+  return pool
 end
 
 -- A finished sequence of n new ids, end token included. A better one takes the place of the worst.
@@ -25,9 +28,11 @@ function Pool:add(seq, sum, n)
 end
 
 -- Whether the search is over after step n; best: the sum of the best live sequence, nil if none
--- lives. "never" asks what the best could still come to (for a positive penalty: at full length),
--- false takes its score now for that, true asks nothing more.
-function Pool:is_over(best, n)
+-- lives; seq: that sequence, for an interruption. "never" asks what the best could still come to
+-- (for a positive penalty: at full length), false takes its score now for that, true asks nothing
+-- more.
+function Pool:is_over(best, n, seq)
+  self.live = seq and {seq = seq, score = best / n ^ self.opt.length_penalty}
   local opt, worst = self.opt, self.entries[self.opt.beam]
   if n >= opt.max_tokens or not best then return true end
   if not worst then return false end
@@ -36,14 +41,23 @@ function Pool:is_over(best, n)
   return best / (at_full_length and opt.max_tokens or n) ^ opt.length_penalty <= worst.score
 end
 
--- What decode returns: new ids and score of each, best first.
-function Pool:results()
+local function list(entries)
   local out = {}
-  for i, entry in ipairs(self.entries) do
+  for i, entry in ipairs(entries) do
     local ids, n_prompt = entry.seq.ids, entry.seq.n_prompt
     out[i] = {ids = table.move(ids, n_prompt + 1, #ids, 1, {}), score = entry.score}
   end
   return out
+end
+
+-- What decode returns: new ids and score of each, best first.
+function Pool:results()
+  return list(self.entries)
+end
+
+-- The same of a search that is not over; the best live sequence while none has ended.
+function Pool:partial()
+  return list(#self.entries > 0 and self.entries or {self.live})
 end
 
 return new

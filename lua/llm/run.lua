@@ -27,12 +27,20 @@ local function open_strategy(job)
   return strategy.decode
 end
 
--- Runs it to its end. Caches that it leaves open are closed.
+local function copy(list)
+  local twin = setmetatable({}, getmetatable(list))
+  for key, value in next, list do rawset(twin, key, value) end
+  return twin
+end
+
+-- Runs it to its end, with a prompt and options that are its own to change. Caches that it leaves
+-- open are closed.
 local function decode(job, emit)
   local caches = setmetatable({}, {__mode = "k"})
   sys.scope(caches)
   local ok, value, traceback = guarded(function()
-    return open_strategy(job)(job.model, job.prompt, job.opt, emit)
+    job.given = copy(job.opt)
+    return open_strategy(job)(job.model, copy(job.prompt), job.given, emit)
   end)
   sys.scope(nil)
   for kv in pairs(caches) do kv:close() end
@@ -42,6 +50,7 @@ end
 -- ---- what it returned ----
 
 local KNOWN = {ids = true, score = true, finish = true}
+local FINISH = {eos = true, length = true, stop = true, time = true}
 
 local function check_entry(i, entry)
   if type(entry) ~= "table" or type(entry.ids) ~= "table" then
@@ -56,10 +65,15 @@ local function check_entry(i, entry)
   if entry.score ~= nil and type(entry.score) ~= "number" then
     fail.raise("misuse", "decode returns a score that is a %s in entry %d", type(entry.score), i)
   end
+  if entry.finish ~= nil and not FINISH[entry.finish] then
+    fail.raise("misuse", "decode returns an unknown finish in entry %d; known: eos, length, stop, "
+      .. "time", i)
+  end
 end
 
--- The list that decode returned as finished outputs, best first.
-local function read_returned(job, list)
+-- The list that decode returned as finished outputs, best first. `finish`: of texts that do not
+-- say how they ended.
+local function read_returned(job, list, finish)
   if type(list) ~= "table" then
     fail.raise("misuse", "decode returns a %s; it emits ids and returns nothing, or returns a list "
       .. "of {ids = …, score = …}", type(list))
@@ -75,11 +89,22 @@ local function read_returned(job, list)
     for _, id in ipairs(entry.ids) do
       if output:add(id) then break end
     end
-    output:finish(entry.finish or "length")
+    output:finish(entry.finish or finish)
     output.given_score = entry.score
     outputs[i] = output
   end
   return outputs
+end
+
+-- Calls `partial` of the strategy's options: the list so far, of a job that was ended. nil if there
+-- is none.
+local function read_partial(job, finish)
+  local partial = job.given and rawget(job.given, "partial")
+  local ok, outputs = pcall(function()
+    local list = partial and partial()
+    return list and #list > 0 and read_returned(job, list, finish)
+  end)
+  return ok and outputs or nil
 end
 
 -- ---- the result ----
@@ -105,16 +130,18 @@ local function rate(n, seconds)
 end
 
 -- Times of one job. Prefill ends with the first pass. The first token is there with the first emit;
--- with the first pass where the strategy returns its texts at the end.
+-- with the first pass where the strategy returns its texts at the end. Decoding begins with the
+-- first token; with the first pass where no pass follows the first emit: all passes made the text.
 local function make_timings(job, clock, n_output)
   local prefilled, first = clock.prefill, clock.emit or clock.prefill
-  local delta = {}
-  for key, value in pairs(llm.stats()) do delta[key] = value - (clock.stats[key] or 0) end
+  local stats, delta, begin = llm.stats(), {}, first
+  for key, value in pairs(stats) do delta[key] = value - (clock.stats[key] or 0) end
+  if clock.emit and clock.passes == stats.passes then begin = prefilled end
   return {
     load_s = job.model.load_s or json.null,
     ttft_s = first and first - clock.start or json.null,
     prefill_tps = prefilled and rate(#job.prompt, prefilled - clock.start) or json.null,
-    decode_tps = first and rate(n_output - 1, clock.finish - first) or json.null,
+    decode_tps = begin and rate(n_output - 1, clock.finish - begin) or json.null,
     prefix_tokens = delta.prefix_tokens or 0,
     recomputed_tokens = 0,
     passes = delta.passes or json.null,
@@ -149,7 +176,7 @@ function run.job(job)
     local over, n = output.reason, #output.ids
     local reason = output:add(id, info)
     if not over then
-      clock.emit = clock.emit or sys.clock()
+      if not clock.emit then clock.emit, clock.passes = sys.clock(), llm.stats().passes end
       if #output.ids > n then own:push(output.ids[n + 1]) end
     end
     return reason
@@ -167,19 +194,21 @@ function run.job(job)
   if ok and value ~= nil then
     ok, value = pcall(function()
       if #output.ids > 0 then fail.raise("misuse", "decode both emits ids and returns a list") end
-      outputs = read_returned(job, value)
+      outputs = read_returned(job, value, "length")
     end)
-  elseif ok and #output.ids == 0 and not output.reason then
-    ok, value = false, llm.error("misuse", "decode emits nothing and returns nothing")
   end
   if ok or output.reason then -- what an ended text's strategy does afterwards is no concern
     output:finish("stop")
-    return make_result(job, outputs, clock)
+    local result = make_result(job, outputs, clock)
+    result.n_late = output.n_late
+    return result
   end
 
   local kind, message, trace = fail.read(value, traceback)
   if sys.interrupted() then kind, message, trace = "interrupted", "interrupted", nil end
-  output:finish(kind == "interrupted" and "interrupted" or kind == "time" and "time" or nil)
+  local finish = (kind == "interrupted" or kind == "time") and kind or nil
+  output:finish(finish)
+  if #output.ids == 0 then outputs = read_partial(job, finish) or outputs end
   local result = make_result(job, outputs, clock, true)
   result.error = {kind = kind, message = message, traceback = trace or json.null}
   return result

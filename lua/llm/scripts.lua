@@ -42,8 +42,10 @@ function scripts.find(name)
   return script
 end
 
--- Makes `require` look into the folder of a script, before the bundled modules.
+-- Makes `require` look into the folder of a script, before the bundled modules; samplers are looked
+-- for there too (scripts.folder).
 function scripts.add_folder(folder)
+  scripts.folder = folder
   table.insert(package.searchers, 2, function(module)
     local tried = {}
     for _, form in ipairs {"%s/%s.lua", "%s/%s/init.lua"} do

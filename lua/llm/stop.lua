@@ -41,7 +41,7 @@ function stop.load_rule(path)
     return nil, ("stop rule %s returns a %s, not a function"):format(path, type(rule))
   end
   return function(ids, text)
-    local ran, over = pcall(rule, ids, text)
+    local ran, over = pcall(rule, table.move(ids, 1, #ids, 1, {}), text)
     if not ran and fail.is_error(over) then error(over, 0) end
     if not ran then fail.raise("script", "stop rule %s: %s", path, fail.line(over)) end
     return over
