@@ -46,7 +46,8 @@ describe("the built-in model", function()
 end)
 
 describe("on the cpu device", function()
-  local float = {"llama-f32", "llama-f16", "qwen2-f32", "qwen3-f32", "gemma3-f32", "gpt2-f32"}
+  local float = {"llama-f32", "llama-f16", "llama-bf16", "qwen2-f32", "qwen3-f32", "qwen3-bf16",
+    "gemma3-f32", "gpt2-f32"}
   for _, name in ipairs(float) do
     it(name .. " with an f32 cache gives the golden logits and greedy ids", function()
       local model <close> = h.tiny(name, {device = "cpu", kv = "f32"})
