@@ -397,13 +397,13 @@ describe("ending", function()
 
   it("Ctrl-C keeps what beam search, score and bench have", function()
     local out = h.scratch "out"
-    local long = h.write(h.scratch "long.txt", ("And he said unto them, Go ye. "):rep(50000))
+    local long = h.write(h.scratch "long.txt", ("And he said unto them, Go ye. "):rep(5000))
     for arguments, found in pairs {
       ["beam -n 100000 --ctx 100000 --ignore-eog -p x"] = "^[^\n]+\n$",
       ["score -f " .. q(long)] = "partial: %d+ tokens, %d+ scored, sum %-%d",
       ["bench --rows 1,16 --steps 300 --repeats 100 --roof-mb 4"] = "memory roof",
     } do
-      local command = "timeout --preserve-status -s INT 1 %s %s </dev/null >%s 2>/dev/null"
+      local command = "timeout --preserve-status -s INT 2 %s %s </dev/null >%s 2>/dev/null"
       assert.equal(130, shell(command:format(h.program, arguments, q(out))), arguments)
       assert(h.read(out):find(found), h.read(out))
     end

@@ -46,7 +46,7 @@ describe("meta.lua", function()
 
   it("has every function of the module and no other", function()
     local real = names(llm, function(name, value)
-      return type(value) == "function" and name ~= "fault" and name ~= "allocations"
+      return type(value) == "function" and not name:find "^fault" and name ~= "allocations"
     end)
     assert.same(real, names(functions.llm))
   end)
