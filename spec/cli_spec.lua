@@ -375,6 +375,17 @@ describe("ending", function()
     end
   end)
 
+  it("with closed streams nothing of it goes into the script's files", function()
+    local file = h.scratch "own.txt"
+    local name = script("files.lua", ([[local f = io.open(%q, "w")
+      return {decode = function(model, prompt, opt, emit)
+        f:write "DATA" emit(300) f:close() end}]]):format(file))
+    for _, closed in ipairs {">&-", "2>&-", "<&- >&- 2>&-"} do
+      shell(("%s %s -p x %s"):format(h.program, name, closed))
+      assert.equal("DATA", h.read(file))
+    end
+  end)
+
   it("a reader that has gone ends it quietly", function()
     local err = h.scratch "err"
     shell(("(%s greedy -n 200 --quiet </dev/null 2>%s; echo $? >>%s) | head -c 3 >/dev/null")

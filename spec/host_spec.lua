@@ -240,6 +240,23 @@ describe("a job", function()
       "local kv = model:cache() kv:close() model:forward(kv, prompt)")
   end)
 
+  it("has a prompt and options of its own to change", function()
+    local result = job("opt.max_tokens, prompt[1] = 50, 9 for _ = 1, 60 do "
+      .. "if emit(300) then return end end", {max_tokens = 3})
+    assert.equal(3, #result.ids)
+    assert.same({5, 6, 7}, result.prompt_ids)
+  end)
+
+  it("that returns an unknown finish is told the known ones", function()
+    fails("misuse", "known: eos, length, stop, time",
+      "local list = {{ids = {300}, finish = 'done'}} return list")
+  end)
+
+  it("that raises what has no text is told so", function()
+    local result = job("error(setmetatable({}, {__tostring = function() error 'boo' end}))")
+    assert.equal("script", result.error.kind)
+  end)
+
   it("leaves no cache open", function()
     package.loaded["spec.kept"] = {}
     local result = job([[
