@@ -290,15 +290,20 @@ void builder_embed_at(builder *b, int32_t out, const kern_weight *table) {
     op_add(b, PLAN_EMBED_AT, -1, -1, out)->w = table;
 }
 
+static void op_add_weighted(builder *b, plan_kind kind, int32_t in, int32_t out,
+                            const kern_weight *w, const kern_weight *bias) {
+    plan_op *op = op_add(b, kind, in, -1, out);
+    op->w = w;
+    op->bias = bias;
+}
+
 void builder_norm(builder *b, int32_t in, int32_t out, const kern_weight *w) {
-    op_add(b, PLAN_NORM_RMS, in, -1, out)->w = w;
+    op_add_weighted(b, PLAN_NORM_RMS, in, out, w, NULL);
 }
 
 void builder_norm_layer(builder *b, int32_t in, int32_t out, const kern_weight *w,
                         const kern_weight *bias) {
-    plan_op *op = op_add(b, PLAN_NORM_LAYER, in, -1, out);
-    op->w = w;
-    op->bias = bias;
+    op_add_weighted(b, PLAN_NORM_LAYER, in, out, w, bias);
 }
 
 void builder_norm_heads(builder *b, int32_t x, const kern_weight *w, int32_t n_heads) {
@@ -309,9 +314,7 @@ void builder_norm_heads(builder *b, int32_t x, const kern_weight *w, int32_t n_h
 
 void builder_matmul(builder *b, int32_t in, int32_t out, const kern_weight *w,
                     const kern_weight *bias) {
-    plan_op *op = op_add(b, PLAN_MATMUL, in, -1, out);
-    op->w = w;
-    op->bias = bias;
+    op_add_weighted(b, PLAN_MATMUL, in, out, w, bias);
 }
 
 void builder_rope(builder *b, int32_t x, const plan_rope *rope, int32_t n_heads) {

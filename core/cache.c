@@ -57,23 +57,28 @@ void cache_trim(llm_cache *c) {
     while (c->n_pages > kept) page_release(&c->model->pages, c->pages[--c->n_pages]);
 }
 
-/* The last page, if it is partly filled and not ours alone, becomes a copy. */
-static int unshare_tail(llm_cache *c, llm_error *err) {
+/* Page i_page, whose first n_positions are in use, becomes a copy unless it is ours alone. */
+static int unshare_page(llm_cache *c, int64_t i_page, int32_t n_positions, llm_error *err) {
     page_pool *pool = &c->model->pages;
-    int32_t n_filled = (int32_t)(c->n % KERN_PAGE_POSITIONS);
-    if (faults_share_writes()) return 0;
-    if (n_filled == 0 || pool->references[c->pages[c->n_pages - 1]] == 1) return 0;
-    int32_t *last = &c->pages[c->n_pages - 1], copy;
+    int32_t *page = &c->pages[i_page], copy;
+    if (pool->references[*page] == 1) return 0;
     if (page_take(pool, &copy, err)) return -1;
-    int code =
-        pool->device->backend->page_copy(pool->device->kern, pool->kern, copy, *last, n_filled);
+    const kern_backend *backend = pool->device->backend;
+    int code = backend->page_copy(pool->device->kern, pool->kern, copy, *page, n_positions);
     if (device_check(pool->device, code, "copying a cache page", err)) {
         page_release(pool, copy);
         return -1;
     }
-    page_release(pool, *last);
-    *last = copy;
+    page_release(pool, *page);
+    *page = copy;
     return 0;
+}
+
+/* The last page, if it is partly filled: it is written next. */
+static int unshare_tail(llm_cache *c, llm_error *err) {
+    int32_t n_filled = (int32_t)(c->n % KERN_PAGE_POSITIONS);
+    if (n_filled == 0 || faults_share_writes()) return 0;
+    return unshare_page(c, c->n_pages - 1, n_filled, err);
 }
 
 int cache_extend(llm_cache *c, int64_t n_more, llm_error *err) {
@@ -213,18 +218,10 @@ static int move_position(llm_cache *c, int64_t to, int64_t from, void *bytes, ll
 
 /* The pages that the kept positions move into must be ours alone: a fork made since shares them. */
 static int unshare_tree(llm_cache *c, size_t n, llm_error *err) {
-    page_pool *pool = &c->model->pages;
-    for (int64_t i = c->n_before_tree / KERN_PAGE_POSITIONS;
-         n && i < pages_for(c->n_before_tree + (int64_t)n); i++) {
-        int32_t copy;
-        if (pool->references[c->pages[i]] == 1) continue;
-        if (page_take(pool, &copy, err)) return -1;
-        int code = pool->device->backend->page_copy(pool->device->kern, pool->kern, copy,
-                                                    c->pages[i], KERN_PAGE_POSITIONS);
-        page_release(pool, code ? copy : c->pages[i]);
-        if (device_check(pool->device, code, "copying a cache page", err)) return -1;
-        c->pages[i] = copy;
-    }
+    int64_t first = c->n_before_tree / KERN_PAGE_POSITIONS;
+    int64_t end = n ? pages_for(c->n_before_tree + (int64_t)n) : first;
+    for (int64_t i = first; i < end; i++)
+        if (unshare_page(c, i, KERN_PAGE_POSITIONS, err)) return -1;
     return 0;
 }
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MOST_THREADS 1024
 
@@ -135,4 +136,10 @@ int device_check(llm_device *device, int code, const char *what, llm_error *err)
         return llm_fail(err, LLM_DEVICE, "%s: device %s failed: %s", what, device->backend->name,
                         *message ? message : "no message");
     }
+}
+
+double device_clock(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }

@@ -18,6 +18,9 @@ struct llm_device {
 
 llm_device *device_retain(llm_device *);
 
+/* Seconds of a clock that only goes forward. */
+double device_clock(void);
+
 /* Turns a backend's return code into an error (and -1), or KERN_OK into 0. */
 int device_check(llm_device *, int code, const char *what, llm_error *err);
 

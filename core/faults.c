@@ -1,7 +1,7 @@
 /* faults.c: the switch of the fault-injection build (memory.h), for specs; inert in other builds.
  */
-#include "../kernels/memory.h"
 #include "faults.h"
+#include "../kernels/memory.h"
 
 #ifdef LLMLUA_FAULTS
 bool llm_faults_built(void) { return true; }

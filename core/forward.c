@@ -7,7 +7,6 @@
 
 #include "../kernels/memory.h"
 #include <string.h>
-#include <time.h>
 
 #define HEAD_ROWS 64 /* rows of logits that score keeps at a time */
 
@@ -20,7 +19,7 @@ typedef struct pass {
     llm_tensor *device_ids;
     llm_tensor **hidden;      /* feed->n_layers of them, or NULL */
     llm_tensor *logits;       /* all rows wanted, or NULL */
-    llm_tensor *targets;      /* score: the id that follows each row, 1-based columns not used */
+    llm_tensor *targets;      /* score: the id that follows each row */
     llm_tensor *scores;       /* score: log-probabilities of the targets */
     llm_tensor *chunk;        /* score: HEAD_ROWS rows of logits */
     int64_t n_rows;           /* of logits done */
@@ -291,20 +290,14 @@ static int run_pieces(pass *p, llm_error *err) {
 
 /* ---- whole feeds ---- */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double clock_begin(llm_device *device) {
-    double started = now();
+    double started = device_clock();
     if (device->passes++) device->between_s += started - device->last_end;
     return started;
 }
 
 static void clock_end(llm_device *device, double started) {
-    device->last_end = now();
+    device->last_end = device_clock();
     device->step_s += device->last_end - started;
 }
 

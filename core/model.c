@@ -4,7 +4,6 @@
 #include "../kernels/memory.h"
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CTX_DEFAULT       4096
@@ -12,12 +11,6 @@
 #define PIECE_DEFAULT     256
 #define PIECE_MAX         4096
 #define SEQUENCES_DEFAULT 32 /* full contexts that the default page budget holds */
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static char *copy_text(const char *text, size_t n) {
     char *copy = kern_alloc(n + 1);
@@ -28,11 +21,10 @@ static char *copy_text(const char *text, size_t n) {
 /* ---- options ---- */
 
 static int parse_kv(const char *name, kern_kv or_else, kern_kv *out, llm_error *err) {
-    static const char *const names[] = {"f32", "f16", "q8_0"};
     *out = or_else;
     if (!name) return 0;
-    for (size_t i = 0; i < 3; i++)
-        if (strcmp(name, names[i]) == 0) {
+    for (size_t i = 0; kv_names[i]; i++)
+        if (strcmp(name, kv_names[i]) == 0) {
             *out = (kern_kv)i;
             return 0;
         }
@@ -149,8 +141,7 @@ static int open_cache(llm_model *m, const llm_options *o, llm_error *err) {
     m->info.n_pages = n_pages;
     m->info.page_bytes = (int64_t)page_bytes;
     m->info.position_bytes = (int64_t)backend->position_bytes(&shape);
-    static const char *const names[] = {"f32", "f16", "q8_0"};
-    m->info.kv = names[shape.type];
+    m->info.kv = kv_names[shape.type];
     int code =
         backend->work_open(m->device->kern, &m->plan, m->pages.kern, (int32_t)m->piece, &m->work);
     return device_check(m->device, code, "the buffers of a forward pass", err);
@@ -251,19 +242,19 @@ static llm_model *model_open(gguf_file *file, const char *path, llm_device *devi
         llm_model_close(m);
         return NULL;
     }
-    m->info.load_s = now() - started;
+    m->info.load_s = device_clock() - started;
     return m;
 }
 
 llm_model *llm_load(const char *path, llm_device *device, const llm_options *options,
                     llm_error *err) {
-    double started = now();
+    double started = device_clock();
     return model_open(gguf_open(path, err), path, device, options, started, err);
 }
 
 llm_model *llm_load_memory(const void *data, size_t bytes, const char *name, llm_device *device,
                            const llm_options *options, llm_error *err) {
-    double started = now();
+    double started = device_clock();
     return model_open(gguf_open_memory(data, bytes, name, err), name, device, options, started,
                       err);
 }

@@ -5,6 +5,8 @@
 #include <assert.h>
 #include <string.h>
 
+const char *const kv_names[] = {"f32", "f16", "q8_0", NULL};
+
 int pages_open(page_pool *pool, llm_device *device, const kern_kv_shape *shape, int32_t n_pages,
                llm_error *err) {
     pool->device = device;

@@ -23,6 +23,9 @@ int page_take(page_pool *, int32_t *page, llm_error *err);
 void page_retain(page_pool *, int32_t page);
 void page_release(page_pool *, int32_t page);
 
+/* "f32", "f16", "q8_0" by kern_kv; ends with NULL. */
+extern const char *const kv_names[];
+
 static inline int64_t pages_for(int64_t n_positions) {
     return (n_positions + KERN_PAGE_POSITIONS - 1) / KERN_PAGE_POSITIONS;
 }

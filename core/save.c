@@ -144,7 +144,6 @@ int llm_cache_save(llm_cache *c, const char *path, llm_error *err) {
 
 static int check_header(const save_header *h, llm_cache *c, const char *path, llm_error *err) {
     save_header own = header_of(c);
-    static const char *const kv[] = {"f32", "f16", "q8_0"};
     if (memcmp(h->magic, SAVE_MAGIC, sizeof h->magic))
         return llm_fail(err, LLM_INPUT, "%s: not a saved cache", path);
     if (h->version != SAVE_VERSION)
@@ -157,8 +156,9 @@ static int check_header(const save_header *h, llm_cache *c, const char *path, ll
                         (unsigned long long)own.model[0]);
     if (h->kv_type != own.kv_type)
         return llm_fail(err, LLM_INPUT, "%s: saved with kv %s, the model is loaded with kv %s",
-                        path, h->kv_type < 3 ? kv[h->kv_type] : "of an unknown type",
-                        kv[own.kv_type]);
+                        path,
+                        h->kv_type <= KERN_KV_Q8_0 ? kv_names[h->kv_type] : "of an unknown type",
+                        kv_names[own.kv_type]);
     if (h->n_layers != own.n_layers || h->n_heads_kv != own.n_heads_kv ||
         h->head_dim_k != own.head_dim_k || h->head_dim_v != own.head_dim_v ||
         h->position_bytes != own.position_bytes)

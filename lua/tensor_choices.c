@@ -39,28 +39,31 @@ static int choices_topk_joint(lua_State *L) {
     return 3;
 }
 
-/* x:sample(rng) → column of ids; rng is one, or a list of one a row */
-static int choices_sample(lua_State *L) {
-    lua_settop(L, 2);
+typedef int draw_fn(llm_tensor *, const llm_key *, llm_tensor **, llm_error *);
+
+/* One draw a row of x into the handle on top of the stack; the rng at 2 moves on. */
+static int choices_draw(lua_State *L, draw_fn *draw, tensor_handle *out, const llm_key *keys) {
     const tensor_handle *x = arg_tensor(L, 1, "self");
-    const llm_key *keys = bind_rng_keys(L, 2, bind_tensor_info(L, x)->n_rows);
-    tensor_handle *out = bind_tensor_new(L);
-    ENGINE(L, bind_tensor_device(L, x),
-           llm_op_sample(bind_tensor_live(L, x), keys, &out->tensor, &err));
+    ENGINE(L, bind_tensor_device(L, x), draw(bind_tensor_live(L, x), keys, &out->tensor, &err));
     bind_rng_advance(L, 2);
     return 1;
 }
 
+static const llm_key *choices_keys(lua_State *L) {
+    lua_settop(L, 2);
+    return bind_rng_keys(L, 2, bind_tensor_info(L, arg_tensor(L, 1, "self"))->n_rows);
+}
+
+/* x:sample(rng) → column of ids; rng is one, or a list of one a row */
+static int choices_sample(lua_State *L) {
+    const llm_key *keys = choices_keys(L);
+    return choices_draw(L, llm_op_sample, bind_tensor_new(L), keys);
+}
+
 /* x:gumbel(rng): x plus the noise that sample adds */
 static int choices_gumbel(lua_State *L) {
-    lua_settop(L, 2);
-    const tensor_handle *x = arg_tensor(L, 1, "self");
-    const llm_key *keys = bind_rng_keys(L, 2, bind_tensor_info(L, x)->n_rows);
-    tensor_handle *out = bind_tensor_result(L);
-    ENGINE(L, bind_tensor_device(L, x),
-           llm_op_gumbel(bind_tensor_live(L, x), keys, &out->tensor, &err));
-    bind_rng_advance(L, 2);
-    return 1;
+    const llm_key *keys = choices_keys(L);
+    return choices_draw(L, llm_op_gumbel, bind_tensor_result(L), keys);
 }
 
 /* ---- columns by name ---- */
