@@ -1,4 +1,5 @@
-/* host.h: what the backends whose memory is the host's share: the device, buffers, pages. */
+/* host.h: what the backends whose memory is the host's share: the device, buffers, pages, the rows
+ * of a batch. */
 #ifndef KERN_HOST_H
 #define KERN_HOST_H
 
@@ -97,6 +98,28 @@ struct kern_work {
 int host_work_open(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
 void host_work_close(kern_device *, kern_work *);
 kern_buffer *host_work_buffer(kern_work *, int32_t i_buffer);
+
+/* Where a row of a batch stands. Slot and position are the same but for rows of a tree that do not
+ * follow all rows before them. */
+typedef struct host_row {
+    int32_t i_sequence; /* -1: of none (a run of the head alone) */
+    int32_t position;   /* in its text: what turns its keys, and what attention sums in order of */
+    int32_t slot;       /* where its keys and values lie in the pages: n_past + row */
+    int32_t parent;     /* the row of the batch that it follows; -1: what was cached before */
+} host_row;
+
+/* Fills rows[n_rows]; what is asked must fit what was opened and reserved. */
+int host_map_rows(kern_device *, const kern_work *, const kern_batch *, host_row *rows);
+
+/* Whether what the row sees beyond n_past lies elsewhere than in the slots of its positions. */
+static inline int host_row_branches(const host_row *row) { return row->slot != row->position; }
+
+/* The keys and values of one head that row t sees at positions from … to - 1, as they lie in the
+ * cache: keys[to - from][key_row_bytes], values[to - from][value_row_bytes]. No position is on a
+ * page before that of n_past. */
+void host_gather_path(const kern_pages *, const kern_batch *, const host_row *rows, int64_t t,
+                      int32_t i_layer, int32_t head, int32_t from, int32_t to, unsigned char *keys,
+                      unsigned char *values);
 
 /* The entries of a backend's table that the functions above are. */
 #define HOST_OPS                                                                                   \

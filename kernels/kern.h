@@ -47,8 +47,9 @@ typedef struct kern_kv_shape {
     kern_kv type; /* q8_0 asks head dims that are multiples of 32 */
 } kern_kv_shape;
 
-/* One sequence of a pass: rows first_row … first_row + n_rows of the batch are its positions
- * n_past … n_past + n_rows - 1. Page i holds positions 32·i … of the sequence. */
+/* One sequence of a pass: keys and values of rows first_row … first_row + n_rows of the batch lie
+ * in its slots n_past … n_past + n_rows - 1, which are their positions too but on branches of a
+ * tree. Page i holds slots 32·i … of the sequence. */
 typedef struct kern_sequence {
     const int32_t *pages; /* page numbers, enough for n_past + n_rows positions */
     int32_t n_past, n_rows, first_row;
@@ -59,9 +60,12 @@ typedef struct kern_sequence {
 typedef struct kern_batch {
     int32_t n_rows, n_sequences;
     const kern_sequence *sequences;
-    kern_tensor ids;        /* i32 [n_rows, 1], on the device; unused by a run of the head alone */
-    const int32_t *parents; /* NULL: each row follows the one before it. Else, a row's parent within
-                             * its sequence's rows (1-based, 0: the cache's end) */
+    kern_tensor ids; /* i32 [n_rows, 1], on the device; unused by a run of the head alone */
+    /* NULL: each row follows the one before it. Else trees: a row's parent within its sequence's
+     * rows (1-based, an earlier one; 0: the cache's end). A row stands at its parent's position + 1
+     * (n_past below 0), sees what was cached and its ancestors, and its results are the same bits
+     * as if those had been fed in that order. */
+    const int32_t *parents;
     kern_tensor logits; /* where PLAN_MATMUL into buffer `logits` writes: [n_rows, vocabulary] */
     const volatile int *stop; /* NULL, or: when it becomes non-zero, return KERN_INTERRUPTED soon */
 } kern_batch;

@@ -29,7 +29,7 @@ static void step_embed_at(const ref_pass *pass, int i_thread, int n_threads) {
     const size_t row_bytes = kern_format_bytes(w->format, w->n_columns);
     float *row = ref_thread(pass, i_thread);
     for (int64_t t = i_thread; t < pass->batch->n_rows; t += n_threads) {
-        const int32_t position = pass->scratch->positions[t];
+        const int32_t position = pass->scratch->rows[t].position;
         assert(position >= 0 && position < w->n_rows);
         float *out = pass->out + t * w->n_columns;
         w->format->dequantise((const char *)w->data + (size_t)position * row_bytes, row,
@@ -88,7 +88,7 @@ static void step_rope(const ref_pass *pass, int i_thread, int n_threads) {
     float *cosines = ref_thread(pass, i_thread), *sines = cosines + half;
     for (int64_t t = i_thread; t < pass->batch->n_rows; t += n_threads) {
         for (int32_t i = 0; i < half; i++) {
-            const double angle = (double)pass->scratch->positions[t] * (double)rope->freqs[i];
+            const double angle = (double)pass->scratch->rows[t].position * (double)rope->freqs[i];
             cosines[i] = (float)cos(angle) * rope->magnitude;
             sines[i] = (float)sin(angle) * rope->magnitude;
         }
@@ -203,7 +203,8 @@ static int open_scratch(kern_device *device, const plan *p, kern_work *work) {
     n_vector = (n_vector + 15) & ~(size_t)15;
     n_thread = (n_thread + 15) & ~(size_t)15;
     const size_t n_threads = (size_t)kern_pool_threads(device->pool);
-    work->scratch_bytes = head + 4 * (2 * n_vector + n_threads * n_thread + 2 * n_rows);
+    work->scratch_bytes =
+        head + 4 * (2 * n_vector + n_threads * n_thread) + n_rows * sizeof(host_row);
     work->scratch = kern_alloc_aligned(64, work->scratch_bytes);
     if (!work->scratch)
         return host_fail(device, KERN_NO_MEMORY, "out of memory: %zu bytes asked for a pass",
@@ -213,8 +214,7 @@ static int open_scratch(kern_device *device, const plan *p, kern_work *work) {
     scratch->bias = scratch->w + n_vector;
     scratch->threads = scratch->bias + n_vector;
     scratch->thread_floats = n_thread;
-    scratch->sequences = (int32_t *)(void *)(scratch->threads + n_threads * n_thread);
-    scratch->positions = scratch->sequences + n_rows;
+    scratch->rows = (host_row *)(void *)(scratch->threads + n_threads * n_thread);
     return KERN_OK;
 }
 
@@ -230,34 +230,6 @@ static int work_open(kern_device *device, const plan *p, kern_pages *pages, int3
     return code;
 }
 
-/* Fills the tables of rows; what is asked must fit what was opened and reserved. */
-static int map_rows(kern_device *device, const kern_work *work, const kern_batch *batch) {
-    const ref_scratch *scratch = work->scratch;
-    if (batch->parents) return host_fail(device, KERN_UNSUPPORTED, "device ref has no tree passes");
-    if (batch->n_rows > work->max_rows)
-        return host_fail(device, KERN_DEVICE, "%d rows in a pass of at most %d", batch->n_rows,
-                         work->max_rows);
-    for (int32_t t = 0; t < batch->n_rows; t++) scratch->sequences[t] = scratch->positions[t] = -1;
-    for (int32_t s = 0; s < batch->n_sequences; s++) {
-        const kern_sequence *sequence = &batch->sequences[s];
-        if (sequence->first_row + sequence->n_rows > batch->n_rows)
-            return host_fail(device, KERN_DEVICE, "sequence %d ends at row %d of %d", s + 1,
-                             sequence->first_row + sequence->n_rows, batch->n_rows);
-        const int32_t n_positions = sequence->n_past + sequence->n_rows;
-        for (int32_t i = 0; i * KERN_PAGE_POSITIONS < n_positions; i++) {
-            const int32_t page = sequence->pages[i];
-            if (page < 0 || page >= work->pages->n_pages || !work->pages->pages[page])
-                return host_fail(device, KERN_DEVICE, "page %d of sequence %d is not reserved",
-                                 page, s + 1);
-        }
-        for (int32_t i = 0; i < sequence->n_rows; i++) {
-            scratch->sequences[sequence->first_row + i] = s;
-            scratch->positions[sequence->first_row + i] = sequence->n_past + i;
-        }
-    }
-    return KERN_OK;
-}
-
 static float *buffer_rows(const kern_work *work, const plan *p, const kern_batch *batch,
                           int32_t buffer) {
     if (buffer < 0) return NULL;
@@ -266,7 +238,7 @@ static float *buffer_rows(const kern_work *work, const plan *p, const kern_batch
 
 static int run(kern_device *device, kern_work *work, const plan *p, int32_t first, int32_t count,
                const kern_batch *batch) {
-    const int code = map_rows(device, work, batch);
+    const int code = host_map_rows(device, work, batch, ((const ref_scratch *)work->scratch)->rows);
     if (code) return code;
     for (int32_t i = first; i < first + count; i++) {
         const plan_op *op = &p->ops[i];

@@ -10,8 +10,7 @@ typedef struct ref_scratch {
     float *w, *bias; /* vectors of the present operation */
     float *threads;  /* thread_floats for each thread */
     size_t thread_floats;
-    int32_t *sequences; /* row → sequence of the batch; -1: none */
-    int32_t *positions; /* row → position in it */
+    host_row *rows; /* of the batch */
 } ref_scratch;
 
 /* One operation of one pass, as the threads see it. */

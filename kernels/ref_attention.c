@@ -5,30 +5,30 @@
 
 #include <math.h>
 
-/* The positions that a row sees, all of its own sequence: first … last. */
+/* The positions that a row sees, all of its own path: first … last. */
 typedef struct visible {
     int32_t first, last;
 } visible;
 
 static visible row_visible(const ref_pass *pass, int64_t t) {
-    const int32_t position = pass->scratch->positions[t], window = pass->op->window;
+    const int32_t position = pass->scratch->rows[t].position, window = pass->op->window;
     return (visible){window > 0 && position >= window ? position - window + 1 : 0, position};
 }
 
 static const kern_sequence *row_sequence(const ref_pass *pass, int64_t t) {
-    return &pass->batch->sequences[pass->scratch->sequences[t]];
+    return &pass->batch->sequences[pass->scratch->rows[t].i_sequence];
 }
 
-/* pages of layer op.layer, at each row's position = in[T, n_heads_kv · head_dim],
+/* pages of layer op.layer, in each row's slot = in[T, n_heads_kv · head_dim],
  * in2[T, n_heads_kv · head_dim_v] */
 void ref_kv_append(const ref_pass *pass, int i_thread, int n_threads) {
     const kern_pages *pages = pass->pages;
     const kern_kv_shape *shape = &pages->shape;
     const int32_t i_layer = pass->op->layer - 1;
     for (int64_t t = i_thread; t < pass->batch->n_rows; t += n_threads) {
-        const int32_t position = pass->scratch->positions[t];
-        const int32_t page = row_sequence(pass, t)->pages[position / KERN_PAGE_POSITIONS];
-        const size_t slot = (size_t)(position % KERN_PAGE_POSITIONS);
+        const int32_t i_slot = pass->scratch->rows[t].slot;
+        const int32_t page = row_sequence(pass, t)->pages[i_slot / KERN_PAGE_POSITIONS];
+        const size_t slot = (size_t)(i_slot % KERN_PAGE_POSITIONS);
         for (int32_t h = 0; h < shape->n_heads_kv; h++) {
             const int64_t i = t * shape->n_heads_kv + h;
             host_kv_store(shape->type, pass->in + i * shape->head_dim_k, shape->head_dim_k,
@@ -39,9 +39,10 @@ void ref_kv_append(const ref_pass *pass, int i_thread, int n_threads) {
     }
 }
 
-/* A page's keys and values of one head as f32, and a query head's running softmax. */
+/* A page's keys and values of one head as f32 and as they lie in the cache (at most as many
+ * bytes), and a query head's running softmax. */
 size_t ref_attend_scratch(const plan_op *op) {
-    return (size_t)KERN_PAGE_POSITIONS * (size_t)(op->head_dim + op->head_dim_v) +
+    return 2 * (size_t)KERN_PAGE_POSITIONS * (size_t)(op->head_dim + op->head_dim_v) +
            2 * (size_t)(op->n_heads / op->n_heads_kv);
 }
 
@@ -72,17 +73,43 @@ static void attend_chunk(const plan_op *op, const float *query, const float *key
     }
 }
 
-/* All query heads of row t that share key head h. */
-static void attend_row(const ref_pass *pass, int64_t t, int32_t h, float *scratch) {
+/* Keys and values of head h at positions from … to - 1, all within 32 that make a page, as f32:
+ * keys[to - from, head_dim], values[to - from, head_dim_v]. `raw` is memory for those of a branch
+ * of a tree, which lie apart. */
+static void load_positions(const ref_pass *pass, int64_t t, int32_t h, int32_t from, int32_t to,
+                           float *keys, float *values, unsigned char *raw) {
     const plan_op *op = pass->op;
     const kern_pages *pages = pass->pages;
     const kern_sequence *sequence = row_sequence(pass, t);
-    const int32_t n_shared = op->n_heads / op->n_heads_kv, i_layer = op->layer - 1;
+    const host_row *rows = pass->scratch->rows;
+    const int32_t i_layer = op->layer - 1, n = to - from;
+    const unsigned char *from_keys, *from_values;
+    if (to > sequence->n_past && host_row_branches(&rows[t])) {
+        unsigned char *raw_values = raw + (size_t)n * pages->key_row_bytes;
+        host_gather_path(pages, pass->batch, rows, t, i_layer, h, from, to, raw, raw_values);
+        from_keys = raw;
+        from_values = raw_values;
+    } else {
+        const int32_t page = sequence->pages[from / KERN_PAGE_POSITIONS];
+        const size_t slot = (size_t)(from % KERN_PAGE_POSITIONS);
+        from_keys = host_keys(pages, page, i_layer, h) + slot * pages->key_row_bytes;
+        from_values = host_values(pages, page, i_layer, h) + slot * pages->value_row_bytes;
+    }
+    host_kv_load(pages->shape.type, from_keys, n * op->head_dim, keys);
+    host_kv_load(pages->shape.type, from_values, n * op->head_dim_v, values);
+}
+
+/* All query heads of row t that share key head h. */
+static void attend_row(const ref_pass *pass, int64_t t, int32_t h, float *scratch) {
+    const plan_op *op = pass->op;
+    const int32_t n_shared = op->n_heads / op->n_heads_kv;
     const int64_t i_head = t * op->n_heads + (int64_t)h * n_shared;
     const float *queries = pass->in + i_head * op->head_dim;
     float *out = pass->out + i_head * op->head_dim_v;
     float *keys = scratch, *values = keys + (int64_t)KERN_PAGE_POSITIONS * op->head_dim;
-    softmax *states = (softmax *)(void *)(values + (int64_t)KERN_PAGE_POSITIONS * op->head_dim_v);
+    float *raw = values + (int64_t)KERN_PAGE_POSITIONS * op->head_dim_v;
+    float *raw_end = raw + (int64_t)KERN_PAGE_POSITIONS * (op->head_dim + op->head_dim_v);
+    softmax *states = (softmax *)(void *)raw_end;
     for (int32_t q = 0; q < n_shared; q++) states[q] = (softmax){-INFINITY, 0};
     for (int64_t i = 0; i < (int64_t)n_shared * op->head_dim_v; i++) out[i] = 0;
 
@@ -90,14 +117,7 @@ static void attend_row(const ref_pass *pass, int64_t t, int32_t h, float *scratc
     for (int32_t from = seen.first, to; from <= seen.last; from = to) {
         to = (from / KERN_PAGE_POSITIONS + 1) * KERN_PAGE_POSITIONS;
         if (to > seen.last + 1) to = seen.last + 1;
-        const int32_t page = sequence->pages[from / KERN_PAGE_POSITIONS];
-        const size_t slot = (size_t)(from % KERN_PAGE_POSITIONS);
-        host_kv_load(pages->shape.type,
-                     host_keys(pages, page, i_layer, h) + slot * pages->key_row_bytes,
-                     (to - from) * op->head_dim, keys);
-        host_kv_load(pages->shape.type,
-                     host_values(pages, page, i_layer, h) + slot * pages->value_row_bytes,
-                     (to - from) * op->head_dim_v, values);
+        load_positions(pass, t, h, from, to, keys, values, (unsigned char *)raw);
         for (int32_t q = 0; q < n_shared; q++)
             attend_chunk(op, queries + (int64_t)q * op->head_dim, keys, values, to - from,
                          &states[q], out + (int64_t)q * op->head_dim_v);

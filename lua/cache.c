@@ -160,6 +160,17 @@ static int cache_truncate(lua_State *L) {
     return 0;
 }
 
+/* kv:keep(positions): of the last pass, a path of its tree */
+static int cache_keep(lua_State *L) {
+    size_t n;
+    const cache_handle *h = bind_cache_check(L, 1, "self");
+    const int32_t *list = bind_ids_check(L, 2, "positions", &n);
+    int64_t *positions = lua_newuserdatauv(L, n * sizeof *positions, 0);
+    for (size_t i = 0; i < n; i++) positions[i] = list[i];
+    ENGINE(L, cache_device(L, h), llm_cache_keep(bind_cache_live(L, h), positions, n, &err));
+    return 0;
+}
+
 /* kv:sync(ids, n) → the ids left to feed, at least n (1) */
 static int cache_sync(lua_State *L) {
     size_t n, n_kept = 0;
@@ -228,13 +239,10 @@ static int cache_tostring(lua_State *L) {
     return 1;
 }
 
-static const luaL_Reg cache_methods[] = {{"close", cache_close},
-                                         {"fork", cache_fork},
-                                         {"save", cache_save},
-                                         {"sync", cache_sync},
-                                         {"tokens", cache_tokens},
-                                         {"truncate", cache_truncate},
-                                         {NULL, NULL}};
+static const luaL_Reg cache_methods[] = {{"close", cache_close},       {"fork", cache_fork},
+                                         {"keep", cache_keep},         {"save", cache_save},
+                                         {"sync", cache_sync},         {"tokens", cache_tokens},
+                                         {"truncate", cache_truncate}, {NULL, NULL}};
 
 static const luaL_Reg cache_meta[] = {{"__gc", cache_close},
                                       {"__close", cache_close},

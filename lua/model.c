@@ -199,6 +199,17 @@ static int model_token(lua_State *L) {
     return 1;
 }
 
+/* model:prefix_mask(bytes) → a row of logits to add: 0 where a text that begins so may begin */
+static int model_prefix_mask(lua_State *L) {
+    size_t n;
+    const model_handle *h = bind_model_check(L, 1, "self");
+    const char *bytes = bind_check_string(L, 2, "bytes", &n);
+    tensor_handle *out = bind_tensor_new(L);
+    ENGINE(L, llm_model_device(bind_model_live(L, h)),
+           llm_prefix_mask(bind_model_live(L, h), bytes, n, &out->tensor, &err));
+    return 1;
+}
+
 static int model_is_eog(lua_State *L) {
     const model_handle *h = bind_model_check(L, 1, "self");
     int32_t id = model_check_id(L, 2);
@@ -269,6 +280,7 @@ static const struct {
     FIELD(page_bytes, FIELD_INT),
     FIELD(position_bytes, FIELD_INT),
     FIELD(max_rows, FIELD_INT),
+    FIELD(piece, FIELD_INT),
     FIELD(load_s, FIELD_SECONDS),
 #undef FIELD
 };
@@ -327,10 +339,16 @@ static int model_tostring(lua_State *L) {
     return 1;
 }
 
-static const luaL_Reg model_methods[] = {
-    {"cache", model_cache},       {"close", model_close},   {"decode", model_decode},
-    {"describe", model_describe}, {"encode", model_encode}, {"is_eog", model_is_eog},
-    {"restore", model_restore},   {"token", model_token},   {NULL, NULL}};
+static const luaL_Reg model_methods[] = {{"cache", model_cache},
+                                         {"close", model_close},
+                                         {"decode", model_decode},
+                                         {"describe", model_describe},
+                                         {"encode", model_encode},
+                                         {"is_eog", model_is_eog},
+                                         {"prefix_mask", model_prefix_mask},
+                                         {"restore", model_restore},
+                                         {"token", model_token},
+                                         {NULL, NULL}};
 
 static const luaL_Reg model_meta[] = {
     {"__gc", model_close}, {"__close", model_close}, {"__tostring", model_tostring}, {NULL, NULL}};

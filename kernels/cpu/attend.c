@@ -1,6 +1,8 @@
 /* attend.c: who attends to what, and who computes it. Scores and sums are made in chunks of
  * CPU_CHUNK absolute positions and folded in the order of the chunks, so the result of a row is the
- * same however the chunks are spread. The arithmetic is the tier's (row_ops.h). */
+ * same however the chunks are spread. A row on a branch of a tree finds its path in chunks as if it
+ * had been cached: beyond n_past its keys and values are gathered. The arithmetic is the tier's
+ * (row_ops.h). */
 #include "cpu.h"
 
 /* What the query of row t sees: positions *first … *end - 1. All of visibility is here. */
@@ -25,18 +27,27 @@ static attend_shape shape_of(const plan_op *op) {
     return s;
 }
 
-static unsigned char *thread_memory(cpu_run *r, int i_thread) {
-    return r->scratch->threads + (size_t)i_thread * r->scratch->thread_bytes;
+/* A thread's own memory while it attends. */
+typedef struct attend_memory {
+    unsigned char *chunk;     /* what attend_chunk uses */
+    float *states, *partials; /* CPU_QUERIES of each */
+    unsigned char *gathered;  /* keys, then values, of a chunk's positions of a branch */
+} attend_memory;
+
+static attend_memory thread_memory(cpu_run *r, const plan_op *op, int i_thread) {
+    attend_shape s = shape_of(op);
+    attend_memory m;
+    m.chunk = r->scratch->threads + (size_t)i_thread * r->scratch->thread_bytes;
+    m.states = (float *)(void *)(m.chunk + cpu_attend_bytes(s.dim_k, s.dim_v));
+    m.partials = m.states + CPU_QUERIES * s.n_partial;
+    m.gathered = (unsigned char *)(m.partials + CPU_QUERIES * s.n_partial);
+    return m;
 }
 
 /* Query i of a chunk is row first_row + i / heads, head first_head + i % heads. */
-static void chunk_begin(cpu_run *r, const plan_op *op, cpu_chunk *c, int32_t i_sequence,
-                        int32_t i_head, int32_t first_row, int32_t n_rows, int32_t first_head,
-                        int32_t heads) {
+static void chunk_begin(cpu_run *r, const plan_op *op, cpu_chunk *c, int32_t first_row,
+                        int32_t n_rows, int32_t first_head, int32_t heads) {
     c->kv = r->work->pages;
-    c->pages = r->batch->sequences[i_sequence].pages;
-    c->i_layer = op->layer - 1;
-    c->i_head = i_head;
     c->scale = op->scale;
     c->n_queries = n_rows * heads;
     for (int32_t i = 0; i < c->n_queries; i++) {
@@ -46,43 +57,94 @@ static void chunk_begin(cpu_run *r, const plan_op *op, cpu_chunk *c, int32_t i_s
     }
 }
 
+/* Whether row t sees positions of the chunk at `start` elsewhere than in the cache's pages. */
+static int gathers(const cpu_run *r, int32_t t, int32_t start) {
+    const host_row *row = &r->scratch->rows[t];
+    return host_row_branches(row) &&
+           start + CPU_CHUNK > r->batch->sequences[row->i_sequence].n_past;
+}
+
+/* Where row t, and all other queries of the chunk, find the keys and values of a KV head. */
+static void chunk_locate(cpu_run *r, const plan_op *op, cpu_chunk *c, int32_t t, int32_t i_head,
+                         unsigned char *gathered) {
+    const kern_pages *kv = r->work->pages;
+    const kern_sequence *q = &r->batch->sequences[r->scratch->rows[t].i_sequence];
+    int32_t end = 0, i_layer = op->layer - 1;
+    for (int32_t i = 0; i < c->n_queries; i++)
+        if (c->query[i].end > end) end = c->query[i].end;
+    if (end > c->start + CPU_CHUNK) end = c->start + CPU_CHUNK;
+    int32_t cached = end; /* the rest is gathered, from a page's beginning on */
+    if (gathers(r, t, c->start)) cached = q->n_past / KERN_PAGE_POSITIONS * KERN_PAGE_POSITIONS;
+    if (cached < c->start) cached = c->start;
+    int32_t i = 0;
+    for (; c->start + i * KERN_PAGE_POSITIONS < cached; i++) {
+        int32_t page = q->pages[c->start / KERN_PAGE_POSITIONS + i];
+        c->keys[i] = host_keys(kv, page, i_layer, i_head);
+        c->values[i] = host_values(kv, page, i_layer, i_head);
+    }
+    if (cached >= end) return;
+    unsigned char *keys = gathered, *values = gathered + CPU_CHUNK * kv->key_row_bytes;
+    host_gather_path(kv, r->batch, r->scratch->rows, t, i_layer, i_head, cached, end, keys, values);
+    for (int32_t from = 0; cached + from < end; from += KERN_PAGE_POSITIONS, i++) {
+        c->keys[i] = keys + (size_t)from * kv->key_row_bytes;
+        c->values[i] = values + (size_t)from * kv->value_row_bytes;
+    }
+}
+
 static float *output_of(cpu_run *r, const plan_op *op, int32_t t, int32_t head) {
     return cpu_rows_of(r, op->out) + ((int64_t)t * op->n_heads + head) * op->head_dim_v;
+}
+
+/* Of queries i … end - 1 of `all`, whose keys are those of row t, those that see any of the chunk
+ * at `start`. */
+static void attend_queries(cpu_run *r, const plan_op *op, const cpu_chunk *all, int32_t i,
+                           int32_t end, int32_t t, int32_t i_head, int32_t start,
+                           attend_memory *m) {
+    attend_shape s = shape_of(op);
+    cpu_chunk c = {.kv = all->kv, .scale = all->scale, .start = start};
+    int32_t of[CPU_QUERIES], n = 0;
+    for (; i < end; i++) {
+        if (all->query[i].end <= start || all->query[i].first >= start + CPU_CHUNK) continue;
+        c.query[n] = all->query[i];
+        c.query[n].partial = m->partials + n * s.n_partial;
+        of[n++] = i;
+    }
+    if (n == 0) return;
+    c.n_queries = n;
+    chunk_locate(r, op, &c, t, i_head, m->gathered);
+    r->tier->attend_chunk(&c, m->chunk);
+    for (i = 0; i < n; i++)
+        r->tier->attend_fold(m->states + of[i] * s.n_partial, c.query[i].partial, s.dim_v,
+                             c.query[i].first / CPU_CHUNK * CPU_CHUNK == start);
 }
 
 /* All chunks of a tile of rows for one KV head, folded as they come. */
 static void attend_tile(cpu_run *r, const plan_op *op, const cpu_tile *tile, int32_t i_head,
                         int32_t i_slice, int i_thread) {
     attend_shape s = shape_of(op);
+    attend_memory m = thread_memory(r, op, i_thread);
     int32_t heads = s.group - i_slice * CPU_QUERIES;
     if (heads > CPU_QUERIES) heads = CPU_QUERIES;
     int32_t first_head = i_head * s.group + i_slice * CPU_QUERIES;
-    unsigned char *memory = thread_memory(r, i_thread);
-    float *states = (float *)(void *)(memory + cpu_attend_bytes(s.dim_k, s.dim_v));
-    float *partials = states + CPU_QUERIES * s.n_partial;
-    cpu_chunk all, c;
-    chunk_begin(r, op, &all, tile->i_sequence, i_head, tile->first_row, tile->n_rows, first_head,
-                heads);
-    int32_t low = all.query[0].first, high = all.query[all.n_queries - 1].end;
-    c = all;
+    cpu_chunk all;
+    chunk_begin(r, op, &all, tile->first_row, tile->n_rows, first_head, heads);
+    int32_t low = all.query[0].first, high = all.query[0].end;
+    for (int32_t i = 1; i < all.n_queries; i++) {
+        if (all.query[i].first < low) low = all.query[i].first;
+        if (all.query[i].end > high) high = all.query[i].end;
+    }
     for (int32_t start = low / CPU_CHUNK * CPU_CHUNK; start < high; start += CPU_CHUNK) {
-        int32_t of[CPU_QUERIES], n = 0; /* the queries that see any of this chunk */
-        for (int32_t i = 0; i < all.n_queries; i++) {
-            if (all.query[i].end <= start || all.query[i].first >= start + CPU_CHUNK) continue;
-            c.query[n] = all.query[i];
-            c.query[n].partial = partials + n * s.n_partial;
-            of[n++] = i;
+        for (int32_t row = 0, end; row < tile->n_rows; row = end) {
+            int32_t t = tile->first_row + row;
+            end = row + 1;
+            if (!gathers(r, t, start))
+                while (end < tile->n_rows && !gathers(r, tile->first_row + end, start)) end++;
+            attend_queries(r, op, &all, row * heads, end * heads, t, i_head, start, &m);
         }
-        c.start = start;
-        c.n_queries = n;
-        r->tier->attend_chunk(&c, memory);
-        for (int32_t i = 0; i < n; i++)
-            r->tier->attend_fold(states + of[i] * s.n_partial, c.query[i].partial, s.dim_v,
-                                 c.query[i].first / CPU_CHUNK * CPU_CHUNK == start);
     }
     for (int32_t i = 0; i < all.n_queries; i++)
         r->tier->attend_finish(
-            states + i * s.n_partial, s.dim_v,
+            m.states + i * s.n_partial, s.dim_v,
             output_of(r, op, tile->first_row + i / heads, first_head + i % heads));
 }
 
@@ -116,17 +178,19 @@ static float *partial_of(const cpu_run *r, const plan_op *op, int32_t t, int32_t
 static void attend_piece(cpu_run *r, const plan_op *op, int32_t t, int32_t i_head, int32_t i_chunk,
                          int32_t n_chunks, int i_thread) {
     attend_shape s = shape_of(op);
+    attend_memory m = thread_memory(r, op, i_thread);
     for (int32_t i_slice = 0; i_slice < s.n_slices; i_slice++) {
         int32_t heads = s.group - i_slice * CPU_QUERIES;
         if (heads > CPU_QUERIES) heads = CPU_QUERIES;
         int32_t first_head = i_head * s.group + i_slice * CPU_QUERIES;
         cpu_chunk c;
-        chunk_begin(r, op, &c, r->scratch->rows[t].i_sequence, i_head, t, 1, first_head, heads);
+        chunk_begin(r, op, &c, t, 1, first_head, heads);
         c.start = (c.query[0].first / CPU_CHUNK + i_chunk) * CPU_CHUNK;
         if (c.start >= c.query[0].end) return;
         for (int32_t i = 0; i < heads; i++)
             c.query[i].partial = partial_of(r, op, t, first_head + i, i_chunk, n_chunks);
-        r->tier->attend_chunk(&c, thread_memory(r, i_thread));
+        chunk_locate(r, op, &c, t, i_head, m.gathered);
+        r->tier->attend_chunk(&c, m.chunk);
     }
 }
 
@@ -159,7 +223,7 @@ void cpu_attend_merge(cpu_run *r, const plan_op *op, int i_thread, int32_t first
                       int32_t end_row) {
     int32_t n_chunks = split_chunks(r, op);
     if (n_chunks == 0) return;
-    float *state = (float *)(void *)thread_memory(r, i_thread);
+    float *state = thread_memory(r, op, i_thread).states;
     for (int32_t t = first_row; t < end_row; t++) {
         int32_t first, end;
         visible(r, op, t, &first, &end);

@@ -66,10 +66,13 @@ static inline size_t cpu_panel_bytes(int64_t k) {
  * sequence. */
 enum { CPU_CHUNK = 256, CPU_QUERIES = 16 };
 
+enum { CPU_CHUNK_PAGES = CPU_CHUNK / KERN_PAGE_POSITIONS };
+
 typedef struct cpu_chunk {
-    const struct kern_pages *kv;
-    const int32_t *pages; /* of the sequence */
-    int32_t i_layer, i_head;
+    const struct kern_pages *kv; /* shapes only */
+    /* the KV head's keys and values, 32 positions each: in the cache's pages or gathered; set as
+     * far as a query sees */
+    const unsigned char *keys[CPU_CHUNK_PAGES], *values[CPU_CHUNK_PAGES];
     int32_t start; /* first position, a multiple of CPU_CHUNK */
     int32_t n_queries;
     float scale;
@@ -122,18 +125,13 @@ extern const cpu_tier cpu_tier_plain, cpu_tier_avx2;
 const cpu_tier *cpu_tier_of(const kern_device *);
 cpu_product_fn *cpu_product_avx2(int32_t format); /* products_avx2.c */
 
-/* The scratch of a work, made once by cpu_work_open. */
-typedef struct cpu_row {
-    int32_t i_sequence; /* -1: of none (a run of the head alone) */
-    int32_t position;
-} cpu_row;
-
 typedef struct cpu_tile { /* neighbouring rows of one sequence that attend together */
     int32_t i_sequence, first_row, n_rows;
 } cpu_tile;
 
+/* The scratch of a work, made once by cpu_work_open. */
 typedef struct cpu_scratch {
-    cpu_row *rows;   /* [max_rows] */
+    host_row *rows;  /* [max_rows] */
     cpu_tile *tiles; /* [max_rows] */
     int32_t n_tiles, tile_rows;
     unsigned char *q8; /* max_rows rows of the widest input */

@@ -171,16 +171,14 @@ V8_INLINE void kv_prefetch(const unsigned char *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }
 
-/* Keys (or values) of a head from position p of a chunk on, p within what the sequence has. */
+/* Keys (or values) from position p of a chunk on, p within what its queries see. */
 V8_INLINE const unsigned char *chunk_keys(const cpu_chunk *c, int32_t p) {
-    int32_t at = c->start + p;
-    return host_keys(c->kv, c->pages[at / KERN_PAGE_POSITIONS], c->i_layer, c->i_head) +
-           (size_t)(at % KERN_PAGE_POSITIONS) * c->kv->key_row_bytes;
+    return c->keys[p / KERN_PAGE_POSITIONS] +
+           (size_t)(p % KERN_PAGE_POSITIONS) * c->kv->key_row_bytes;
 }
 V8_INLINE const unsigned char *chunk_values(const cpu_chunk *c, int32_t p) {
-    int32_t at = c->start + p;
-    return host_values(c->kv, c->pages[at / KERN_PAGE_POSITIONS], c->i_layer, c->i_head) +
-           (size_t)(at % KERN_PAGE_POSITIONS) * c->kv->value_row_bytes;
+    return c->values[p / KERN_PAGE_POSITIONS] +
+           (size_t)(p % KERN_PAGE_POSITIONS) * c->kv->value_row_bytes;
 }
 
 static void attend_chunk(const cpu_chunk *c, void *scratch) {

@@ -30,9 +30,9 @@ static void embed_at(cpu_run *r, const plan_op *op, int32_t t, float *values) {
 static void kv_append(cpu_run *r, const plan_op *op, int32_t t) {
     const kern_pages *kv = r->work->pages;
     const kern_kv_shape *shape = &kv->shape;
-    const cpu_row *row = &r->scratch->rows[t];
-    int32_t page = r->batch->sequences[row->i_sequence].pages[row->position / KERN_PAGE_POSITIONS];
-    size_t slot = (size_t)(row->position % KERN_PAGE_POSITIONS);
+    const host_row *row = &r->scratch->rows[t];
+    int32_t page = r->batch->sequences[row->i_sequence].pages[row->slot / KERN_PAGE_POSITIONS];
+    size_t slot = (size_t)(row->slot % KERN_PAGE_POSITIONS);
     const float *k = cpu_rows_of(r, op->in) + (int64_t)t * shape->n_heads_kv * shape->head_dim_k;
     const float *v = cpu_rows_of(r, op->in2) + (int64_t)t * shape->n_heads_kv * shape->head_dim_v;
     for (int32_t h = 0; h < shape->n_heads_kv; h++) {

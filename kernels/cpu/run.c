@@ -132,10 +132,8 @@ static void run_thread(void *data, int i_thread, int n_threads) {
     }
 }
 
-/* Rows of sequence i, and tiles of them. */
-static void map_sequence(cpu_scratch *s, const kern_sequence *q, int32_t i) {
-    for (int32_t t = 0; t < q->n_rows; t++)
-        s->rows[q->first_row + t] = (cpu_row){.i_sequence = i, .position = q->n_past + t};
+/* Tiles of the rows of sequence i. */
+static void tile_sequence(cpu_scratch *s, const kern_sequence *q, int32_t i) {
     for (int32_t t = 0; t < q->n_rows; t += s->tile_rows) {
         int32_t n = q->n_rows - t < s->tile_rows ? q->n_rows - t : s->tile_rows;
         s->tiles[s->n_tiles++] =
@@ -143,46 +141,13 @@ static void map_sequence(cpu_scratch *s, const kern_sequence *q, int32_t i) {
     }
 }
 
-/* What is asked must fit what was opened and reserved. */
-static int check_sequence(kern_device *device, const kern_work *work, const kern_batch *batch,
-                          int32_t i) {
-    const kern_sequence *q = &batch->sequences[i];
-    if (q->n_past < 0 || q->n_rows < 0 || q->first_row < 0 ||
-        q->first_row > batch->n_rows - q->n_rows)
-        return host_fail(device, KERN_DEVICE, "sequence %d: rows %d + %d of %d", i + 1,
-                         q->first_row, q->n_rows, batch->n_rows);
-    int64_t n_positions = (int64_t)q->n_past + q->n_rows;
-    for (int64_t j = 0; j * KERN_PAGE_POSITIONS < n_positions; j++) {
-        int32_t page = q->pages[j];
-        if (page < 0 || page >= work->pages->n_pages || work->pages->pages[page] == NULL)
-            return host_fail(device, KERN_DEVICE, "page %d of sequence %d is not reserved", page,
-                             i + 1);
-    }
-    return KERN_OK;
-}
-
 static int map_batch(kern_device *device, kern_work *work, const kern_batch *batch) {
     cpu_scratch *s = (cpu_scratch *)work->scratch;
-    if (batch->parents != NULL)
-        return host_fail(device, KERN_UNSUPPORTED,
-                         "device cpu does not compute trees of candidates");
-    if (batch->n_rows < 0 || batch->n_rows > work->max_rows)
-        return host_fail(device, KERN_DEVICE, "%d rows in a pass of at most %d", batch->n_rows,
-                         work->max_rows);
+    int code = host_map_rows(device, work, batch, s->rows);
     s->n_tiles = 0;
-    for (int32_t t = 0; t < batch->n_rows; t++)
-        s->rows[t] = (cpu_row){.i_sequence = -1, .position = 0};
-    int64_t n_rows = 0;
-    for (int32_t i = 0; i < batch->n_sequences; i++) {
-        int code = check_sequence(device, work, batch, i);
-        n_rows += code == KERN_OK ? batch->sequences[i].n_rows : 0;
-        if (code != KERN_OK) return code;
-        if (n_rows > batch->n_rows)
-            return host_fail(device, KERN_DEVICE, "sequences of %lld rows in a pass of %d",
-                             (long long)n_rows, batch->n_rows);
-        map_sequence(s, &batch->sequences[i], i);
-    }
-    return KERN_OK;
+    for (int32_t i = 0; code == KERN_OK && i < batch->n_sequences; i++)
+        tile_sequence(s, &batch->sequences[i], i);
+    return code;
 }
 
 /* Operations that need a sequence for every row, and positions within learned ones. */

@@ -36,6 +36,7 @@ static sizes sizes_of(const plan *p, const kern_pages *pages) {
         int64_t partial = cpu_partial_floats(op->head_dim_v);
         size_t bytes = cpu_attend_bytes(op->head_dim, op->head_dim_v) +
                        sizeof(float) * 2 * CPU_QUERIES * (size_t)partial;
+        if (pages != NULL) bytes += CPU_CHUNK * (pages->key_row_bytes + pages->value_row_bytes);
         s.attend = bytes > s.attend ? bytes : s.attend;
         s.group = (int32_t)larger(s.group, op->n_heads / op->n_heads_kv);
         int64_t n_chunks =

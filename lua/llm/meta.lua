@@ -125,6 +125,7 @@ function llm.type(value) end
 ---@field device string "cpu", "ref"
 ---@field device_info string the device with its tier and threads
 ---@field max_rows integer rows that one call may ask for
+---@field piece integer ids that a prefill feeds at once, and that a tree may have
 ---@field n_pages integer budget of cache pages
 ---@field page_bytes integer
 ---@field position_bytes integer keys and values of one position
@@ -158,6 +159,13 @@ function Model:decode(ids, opts) end
 ---@return string
 function Model:token(id) end
 
+---A row of logits to add where a text must begin with bytes: 0 for ids whose bytes begin with them
+---or are a beginning of them, −inf for all others, for special tokens and such as have no bytes. No
+---bytes: 0 for all.
+---@param bytes string
+---@return llm.Logits [1, vocab_size]
+function Model:prefix_mask(bytes) end
+
 ---Whether the id ends a text (model.eog).
 ---@param id integer | llm.Tensor
 ---@return boolean
@@ -175,12 +183,14 @@ function Model:cache() end
 ---@field rows? integer | "all" logits of the last n ids of each cache (1), of all, or 0: none
 ---@field hidden? integer[] layers whose output is wanted; 0 is the embedding
 ---@field exit? integer stop after this layer
----@field parents? integer[] a tree of candidates: the one that each id follows, 0: the cache
+---@field parents? integer[] trees of candidates: which of its cache's ids each follows, 0: the cache
 
 ---Feeds ids to a cache, or to each of many in one pass over the weights: ids[i], an id or a list,
 ---to kvs[i]. Cache after cache, row after row. Rows are the same bits whatever is computed beside
 ---them. Raises cache_full, out_of_memory, interrupted, nan and no_finite (of ids chosen from bad
----logits); the caches are then as they were. `exit` and `parents` are refused by this version.
+---logits); the caches are then as they were. With `parents` an id sees what was cached and its
+---ancestors alone; its row is the same bits as if they were fed before it one by one. kv:keep or
+---kv:truncate then makes an ordinary sequence of it again.
 ---@param kv llm.Cache | llm.Cache[] none twice
 ---@param ids llm.Ids | llm.Ids[]
 ---@param opts? llm.ForwardOptions
@@ -229,6 +239,11 @@ function Cache:fork(n) end
 ---Keeps the first n tokens.
 ---@param n integer 0 to #kv
 function Cache:truncate(n) end
+
+---After a pass with `parents`: keeps these positions of it (numbered in the cache, after what it
+---held), a path from the root of the tree down; they become ordinary tokens. None: drops the tree.
+---@param positions integer[]
+function Cache:keep(positions) end
 
 ---Truncates to the longest common prefix with ids that leaves at least n (1) of them to feed:
 ---model:forward(kv, kv:sync(ids)).
@@ -764,6 +779,9 @@ function Seq:fork(id) end
 ---@field prompt? boolean|string main: it needs a text, which arrives as opt.prompt_ids; a string
 --- names it ("text to score")
 ---@field model? boolean main: false, if it needs none
+---@field arguments? string main: what the command line holds besides options, in words ("FILE…");
+--- at least one, they arrive as opt.arguments
+---@field help? string more lines for --help
 
 ---Makes one text: emits its ids one by one and returns nothing, or emits nothing and returns a list
 ---of texts, best first. An empty text is a text. What it leaves open is closed.
@@ -775,6 +793,8 @@ function Seq:fork(id) end
 ---@field type? "integer"|"number"|"string"|"boolean"|"list"|"file"|"model" default: that of the
 --- default. A model is loaded once and arrives as llm.Model
 ---@field of? "integer"|"number"|"string" what a list holds
+---@field split? boolean of a list: false where a comma belongs to the item; the option may be given
+--- several times
 ---@field choices? any[]
 ---@field min? number
 ---@field max? number
@@ -793,6 +813,7 @@ function Seq:fork(id) end
 ---@field json boolean
 ---@field quiet boolean
 ---@field prompt_ids integer[] of a tool that needs a text
+---@field arguments string[] of a tool that declares them
 ---@field partial? fun(failure?: {kind: string, message: string}): llm.Result[]? set by a script
 --- that returns its texts at the end: called when it is interrupted or fails, for what there is. A
 --- tool prints it itself
@@ -802,6 +823,8 @@ function Seq:fork(id) end
 ---in the output. Without seqs: one row, of the prompt and what was emitted.
 ---@class llm.Sampler
 ---@field filter llm.Stage the chain alone
+---@field is_empty boolean no stage was asked for (--min-tokens is none)
+---@field blame fun(err: any): any an error of a choice, with sampler and step; others as they are
 ---@overload fun(logits: llm.Logits, seqs?: llm.Seq[]): llm.Tensor
 
 ---Adds an id to the text. Returns nil, or why the text is over: then decode should end. The end
@@ -825,17 +848,52 @@ function Seq:fork(id) end
 ---@alias llm.SamplerFile fun(opts: table<string, any>, model: llm.Model): llm.Stage
 
 ---Filters the logits of all rows; what it returns has the same shape. seqs[i] belongs to row i.
----What a stage must remember it keeps in seqs[i] under a key of its own.
----@alias llm.Stage fun(logits: llm.Logits, seqs: llm.Seq[]): llm.Logits
+---What a stage must remember it keeps in seqs[i] under a key of its own. seed: the job's, for what a
+---stage draws by itself.
+---@alias llm.Stage fun(logits: llm.Logits, seqs: llm.Seq[], seed?: integer): llm.Logits
 
 ---The file of --stop-rule returns this: new ids and text so far, true to stop.
 ---@alias llm.StopRule fun(ids: integer[], text: string): boolean?
+
+---require "llm.batch": many prompts under one strategy. run iterates over the results, as they come
+---or in order; the loop may be left. A strategy is a path, a bundled name, or {source = text}; the
+---prompts are a list or an iterator of texts, lists of ids, or tables {prompt =, id =, option = …};
+---opts are options of the strategy and of a text, and `jobs` (16, side by side), `ordered`,
+---`stop_rule`.
+---@class llm.batch
+---@field run fun(model: llm.Model, strategy: string|table, prompts: llm.Prompt[]|(fun(): llm.Prompt?), opts?: table<string, any>): fun(): llm.BatchResult?
+---@field options fun(): string[] the common options that opts may hold
+
+---@alias llm.Prompt string|integer[]|{prompt: string|integer[]?, prompt_ids: integer[]?, id: string|integer?}
+
+---A line of --out or of --json; nil here is null there.
+---@class llm.BatchResult
+---@field index integer of the prompt, from 1
+---@field id? string|integer as given
+---@field seed integer
+---@field text string
+---@field ids integer[]
+---@field score? number
+---@field finish? string
+---@field prompt_ids integer[]
+---@field outputs {text: string, ids: integer[], score: number?, finish: string?}[]
+---@field counts {prompt: integer, output: integer}
+---@field timings table<string, number>
+---@field error? {kind: string, message: string, traceback: string?} alone with index and id where
+--- the prompt was refused
 
 ---require "llm.check": parameters of samplers with their range. What is wrong is raised with its
 ---name.
 ---@class llm.check
 ---@field number fun(opts: table, name: string, default?: number, low?: number, high?: number): any
 ---@field integer fun(opts: table, name: string, default?: any, low?: integer, high?: integer): any
+---@field boolean fun(opts: table, name: string, default?: boolean): boolean
+---@field text fun(opts: table, name: string, default?: string): string
+---@field texts fun(opts: table, name: string, default?: string[]): string[] one text is a list too
+---@field list fun(opts: table, name: string, default?: table, what: string): table
+---@field ids fun(opts: table, name: string, default?: integer[]): integer[] one id is a list too
+---@field id_lists fun(opts: table, name: string, default?: integer[][]): integer[][]
+---@field bias fun(opts: table, name: string): {ids: integer[], x: number}[] of a list of [ids, x]
 ---@field is_tensor fun(value: any): boolean
 
 ---require "llm.history": the ids that each sequence has seen, once each, as i32 [rows, longest]
@@ -843,13 +901,130 @@ function Seq:fork(id) end
 ---output_only leaves the prompt out.
 ---@alias llm.history fun(seqs: llm.Seq[], output_only?: boolean): llm.Tensor?, llm.Tensor?
 
----require "llm.pool", called with opt (its options beam, length_penalty, early_stopping): the texts
----that a beam search has finished.
+---require "llm.match": how the ids of a sequence repeat each other.
+---@class llm.match
+---@field ends_with fun(seq: llm.Seq, ids: integer[]): boolean
+---@field followers fun(ids: integer[], n: integer): integer[] the ids after earlier occurrences of
+--- the last n ids
+---@field repeats fun(ids: integer[], first: integer, reach: integer, least: integer):
+--- table<integer, integer> by id: how many ids before one of its places are those at the end, at
+--- most `reach`, if at least `least`; ids[first] and later count
+
+---require "llm.ragged": amounts for ids, in lists of any lengths, one for each row; the lists are
+---changed.
+---@class llm.ragged
+---@field add fun(logits: llm.Logits, ids: integer[][], amounts: number[][]): llm.Logits
+---@field pad fun(lists: any[][], fill: any): integer makes all as long as the longest
+
+---require "llm.coin": 1 for each sequence with this probability, else 0; a function of (seed; stream,
+---position in the output).
+---@alias llm.coin fun(seqs: llm.Seq[], seed: integer?, probability: number): integer[]
+
+---require "llm.phrases": texts in the middle of others as ids.
+---@class llm.phrases
+---@field ids fun(model: llm.Model, text: string): integer[]
+
+---require "llm.feedback": a stage with a number for each sequence, kept under `key`, `first` at the
+---start; update gives the next one by the surprise in bits of the id that was taken; cut filters.
+---@alias llm.feedback fun(key: string, first: number,
+--- update: (fun(number: number, bits: number): number),
+--- cut: fun(logits: llm.Logits, numbers: number[]): llm.Logits): llm.Stage
+
+---require "llm.speculation": guesses that a pass verifies, so that the text is what plain sampling
+---draws. A sequence runs behind its last id; `ahead` is a fork of it with guesses appended.
+---@class llm.speculation
+---@field room fun(opt: llm.Opt, seq: llm.Seq, n: integer): integer how many of n guesses are of use
+---@field rewind fun(kv: llm.Cache, n: integer) drops all but the first n ids
+---@field rest fun(kv: llm.Cache, seq: llm.Seq): integer[] the ids that the cache does not hold
+---@field verify fun(model: llm.Model, kv: llm.Cache, seq: llm.Seq, ahead: llm.Seq,
+--- draw: llm.Draw, emit: llm.Emit): boolean one pass; pushes and emits what is right and the draw
+--- that follows. True if the text is over
+---@field tree fun(seq: llm.Seq): llm.Guesses several guesses at once, behind seq's last id: node 1
+---@field verify_tree fun(model: llm.Model, kv: llm.Cache, seq: llm.Seq, tree: llm.Guesses,
+--- draw: llm.Draw, emit: llm.Emit): boolean, llm.Logits as verify, of a cache that holds all of seq
+--- but its last id; also the logits, a row for each node
+
+---@alias llm.Draw fun(logits: llm.Logits, seqs: llm.Seq[]): llm.Tensor such as opt.sampler
+
+---@class llm.Guesses
+---@field ids integer[] of each node
+---@field parents integer[] the node that each follows; 0: none
+---@field add fun(self: llm.Guesses, node: integer, id: integer): integer the node of id behind node
+
+---require "llm.branches": continuations of a prompt side by side, for strategies that return a list.
+---@class llm.branches
+---@field new fun(model: llm.Model, prompt: integer[], opt: llm.Opt): llm.Branch nothing drawn yet
+---@field samples fun(model: llm.Model, prompt: integer[], opt: llm.Opt, n: integer,
+--- rank: fun(list: llm.Branch[]): llm.Result[]): llm.Result[] n whole texts drawn in one batch, the
+--- i-th what plain sampling draws with stream i; `rank` makes what decode returns
+---@field grow fun(list: llm.Branch[], draw: llm.Draw, is_done?: fun(branch: llm.Branch): any,
+--- logits?: llm.Logits) lengthens them in one batch until they are over or done, which is asked
+--- after each id; logits: of the first step, where they have been fed already
+---@field drawer fun(opt: llm.Opt): llm.Draw opt.sampler if opt.sample is set, else the argmax of its
+--- filter
+---@field forward fun(list: llm.Branch[]): llm.Logits, llm.Seq[] one pass, a row for each
+---@field expand fun(list: llm.Branch[], opt: llm.Opt, k: integer): llm.NextTokens[], llm.Logits one
+--- pass, and the k likeliest next tokens of each
+---@field sort fun(list: table[], score: fun(item: table): number): table[], table<table, number> in
+--- place, best first, equals in their order; the list and the scores
+---@field results fun(list: llm.Branch[], score: fun(branch: llm.Branch): number): llm.Result[]
+---@field check_rows fun(opt: llm.Opt, n: integer) raises if a pass may not have n rows
+
+---@alias llm.Draw fun(logits: llm.Logits, seqs: llm.Seq[]): llm.Tensor
+
+---One text in the making; it ends by the end tokens, stop texts, stop rule and max_tokens of opt.
+---@class llm.Branch
+---@field kv llm.Cache
+---@field seq llm.Seq
+---@field feed integer[] ids that the cache does not hold yet
+---@field n integer new ids
+---@field sum number of their log-probabilities, the model's
+---@field text string of the new ids, without the stop text
+---@field finish? llm.Reason why it is over
+---@field fork fun(self: llm.Branch, stream?: integer): llm.Branch with a cache of its own
+---@field push fun(self: llm.Branch, id: integer, logprob: number): llm.Branch
+---@field ids fun(self: llm.Branch): integer[] the new ids
+---@field mean fun(self: llm.Branch): number log-probability of a new id
+---@field close fun(self: llm.Branch) closes the cache
+
+---@class llm.NextTokens
+---@field entropy number of what the chain leaves, in nats
+---@field [integer] {id: integer, logprob: number, prior: number} likeliest first; prior: the
+--- probability by the chain
+
+---require "llm.reward", called with a path or nil and a seed: the value of a branch, by a Lua file
+---that returns function(ids, text) → number; nil: its mean log-probability.
+---@alias llm.reward fun(path?: string, seed: integer): fun(branch: llm.Branch): number
+
+---require "llm.metrics": measures of texts (in characters) and lists of ids.
+---@class llm.metrics
+---@field characters fun(text: string): integer[] code points
+---@field profile fun(text: string, order?: integer): table stands for the text in chrf
+---@field chrf fun(text: string|table, reference: string|table,
+--- opts?: {order?: integer, beta?: number}): number chrF, 0 to 1
+---@field edit_distance fun(a: string|any[], b: string|any[]): integer Levenshtein's
+---@field similarity fun(a: string|any[], b: string|any[]): number 1 − distance / longer length
+---@field distinct fun(lists: any[][], n: integer): number? different n-grams / all n-grams
+---@field repetition fun(list: any[], n?: integer): number share of n-grams (4) that were there before
+
+---require "llm.pool", called with opt (its options beam, length_penalty, early_stopping) and how many
+---texts it holds (default: opt.beam): the texts that a beam search, or a group of it, has finished.
 ---@class llm.Pool
+---@field width integer texts it holds
 ---@field add fun(self: llm.Pool, seq: llm.Seq, sum: number, n: integer) a finished one of n new ids
 ---@field is_over fun(self: llm.Pool, best?: number, n: integer, seq?: llm.Seq): boolean after step
 --- n; best: the sum of the best live sequence, seq
----@field results fun(self: llm.Pool): llm.Result[]
+---@field results fun(self: llm.Pool, ...: llm.Pool): llm.Result[] of other pools too, best first
 ---@field partial fun(self: llm.Pool): llm.Result[] while the search runs; opt.partial calls it
+
+---require "llm.words", called with a model, a list of texts and the number of ids that may be made:
+---the state of an output that must contain the texts, each written with a space before it or
+---without, and the ids that occur in them. Raises input if there is no room for them.
+---@alias llm.words fun(model: llm.Model, texts: string[], room: integer): llm.Words, integer[]
+
+---@class llm.Words
+---@field left integer ids that suffice to complete what is still to come; 0: all texts are there
+---@field after fun(self: llm.Words, id: integer, room: integer): llm.Words? the state with one more
+--- id; nil if more than `room` ids would then be needed
 
 return llm

@@ -458,7 +458,7 @@ static void test_refusals(const char *tier) {
     kern_pages *cache;
     kern_work *work;
     kern_buffer ids, logits;
-    int32_t pages[1] = {0}, parents[1] = {0};
+    int32_t pages[1] = {0}, parents[1] = {1};
     int stop = 1;
     for (int i = 0; i < m->n_weights; i++) kern_cpu.bind(d, m->weights[i]);
     kern_cpu.pages_open(d, &shape, 1, &cache);
@@ -481,7 +481,8 @@ static void test_refusals(const char *tier) {
     CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_INTERRUPTED, "stop");
     batch.stop = NULL;
     batch.parents = parents;
-    CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_UNSUPPORTED, "a tree");
+    CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_DEVICE,
+          "a row that follows itself");
     batch.parents = NULL;
     sequence.n_rows = 2;
     CHECK(kern_cpu.run(d, work, &m->p, 0, m->p.n_ops, &batch) == KERN_DEVICE,

@@ -113,9 +113,9 @@ static void check_refusals(void) {
     stop = 0;
     CHECK(kern_ref.run(r.device, r.work, &t->plan, 0, t->plan.n_ops, &batch) == KERN_OK,
           "not stopped");
-    batch.parents = (int32_t[]){0, 0};
-    CHECK(kern_ref.run(r.device, r.work, &t->plan, 0, t->plan.n_ops, &batch) == KERN_UNSUPPORTED,
-          "a tree");
+    batch.parents = (int32_t[]){0, 2};
+    CHECK(kern_ref.run(r.device, r.work, &t->plan, 0, t->plan.n_ops, &batch) == KERN_DEVICE,
+          "a row that follows itself");
     batch.parents = NULL;
     batch.n_rows = RUN_ROWS + 1;
     CHECK(kern_ref.run(r.device, r.work, &t->plan, 0, t->plan.n_ops, &batch) == KERN_DEVICE,
