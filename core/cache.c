@@ -2,8 +2,10 @@
  * its only reference; what several hold is copied by the first that writes into it. */
 #include "cache.h"
 #include "faults.h"
+#include "request.h"
 
 #include "../kernels/memory.h"
+#include <stdio.h>
 #include <string.h>
 
 llm_cache *llm_cache_new(llm_model *m, llm_error *err) {
@@ -18,7 +20,10 @@ llm_cache *llm_cache_new(llm_model *m, llm_error *err) {
 
 void llm_cache_close(llm_cache *c) {
     if (!c) return;
-    for (int32_t i = 0; i < c->n_pages; i++) page_release(&c->model->pages, c->pages[i]);
+    if (c->refill) request_lose_cache(c->refill, c);
+    if (c->feeding) request_lose_cache(c->feeding, c);
+    c->n = 0;
+    cache_trim(c);
     kern_free(c->pages);
     kern_free(c->ids);
     kern_free(c->depths);
@@ -28,7 +33,7 @@ void llm_cache_close(llm_cache *c) {
 }
 
 llm_model *llm_cache_model(const llm_cache *c) { return c->model; }
-int64_t llm_cache_length(const llm_cache *c) { return c->n; }
+int64_t llm_cache_length(const llm_cache *c) { return c->n + c->n_lost; }
 const int32_t *llm_cache_tokens(const llm_cache *c) { return c->ids; }
 
 /* Room for n entries of 4 bytes, at least doubled. */
@@ -43,7 +48,7 @@ static int grow(int32_t **list, int64_t *capacity, int64_t n, const char *what, 
     return 0;
 }
 
-static int reserve(llm_cache *c, int64_t n, llm_error *err) {
+int cache_reserve(llm_cache *c, int64_t n, llm_error *err) {
     int64_t capacity = c->pages_capacity;
     int failed = grow(&c->ids, &c->capacity, n, "the ids of a cache", err) ||
                  grow(&c->depths, &c->depths_capacity, n, "the depths of a cache", err) ||
@@ -55,13 +60,29 @@ static int reserve(llm_cache *c, int64_t n, llm_error *err) {
 void cache_trim(llm_cache *c) {
     int32_t kept = (int32_t)pages_for(c->n);
     while (c->n_pages > kept) page_release(&c->model->pages, c->pages[--c->n_pages]);
+    if (c->n / KERN_PAGE_POSITIONS < c->n_chained) c->n_chained = 0;
 }
 
-/* Page i_page, whose first n_positions are in use, becomes a copy unless it is ours alone. */
+int cache_check_free(const llm_cache *c, int64_t i_cache, llm_error *err) {
+    char which[32] = "the cache";
+    if (i_cache) snprintf(which, sizeof which, "cache %lld", (long long)i_cache);
+    if (c->feeding || c->refill)
+        return llm_fail(err, LLM_MISUSE, "%s is being fed by a forward pass", which);
+    if (c->n_lost)
+        return llm_fail(err, LLM_MISUSE, "%s is evicted: %lld of its %lld tokens are there", which,
+                        (long long)c->n, (long long)(c->n + c->n_lost));
+    return 0;
+}
+
+/* Page i_page, whose first n_positions are in use, becomes a copy unless it is ours alone. The
+ * store would hold what is written next under other ids: it lets go. */
 static int unshare_page(llm_cache *c, int64_t i_page, int32_t n_positions, llm_error *err) {
     page_pool *pool = &c->model->pages;
     int32_t *page = &c->pages[i_page], copy;
-    if (pool->references[*page] == 1) return 0;
+    if (!page_is_shared(pool, *page)) {
+        page_withdraw(pool, *page);
+        return 0;
+    }
     if (page_take(pool, &copy, err)) return -1;
     const kern_backend *backend = pool->device->backend;
     int code = backend->page_copy(pool->device->kern, pool->kern, copy, *page, n_positions);
@@ -81,6 +102,12 @@ static int unshare_tail(llm_cache *c, llm_error *err) {
     return unshare_page(c, c->n_pages - 1, n_filled, err);
 }
 
+int64_t cache_pages_needed(const llm_cache *c, int64_t n_more, bool copies) {
+    int64_t n = pages_for(c->n + n_more) - c->n_pages;
+    bool is_partial = c->n % KERN_PAGE_POSITIONS != 0;
+    return n + (copies && is_partial && page_is_shared(&c->model->pages, c->pages[c->n_pages - 1]));
+}
+
 int cache_extend(llm_cache *c, int64_t n_more, llm_error *err) {
     page_pool *pool = &c->model->pages;
     int64_t ctx = c->model->info.ctx;
@@ -88,14 +115,13 @@ int cache_extend(llm_cache *c, int64_t n_more, llm_error *err) {
         return llm_fail(err, LLM_CACHE_FULL,
                         "cache full: %lld of %lld positions used, %lld requested", (long long)c->n,
                         (long long)ctx, (long long)n_more);
-    int64_t n_new = pages_for(c->n + n_more) - c->n_pages;
-    bool copies = c->n % KERN_PAGE_POSITIONS && pool->references[c->pages[c->n_pages - 1]] > 1;
-    if (n_new + copies > pool->n_free)
+    int64_t n_needed = cache_pages_needed(c, n_more, true);
+    if (n_needed > pages_available(pool))
         return llm_fail(err, LLM_CACHE_FULL,
                         "cache full: %d of %d pages used, %lld requested (--pages)", pool->n_used,
-                        pool->n_pages, (long long)n_new + copies);
-    if (reserve(c, c->n + n_more, err) || unshare_tail(c, err)) return -1;
-    for (int64_t i = 0; i < n_new; i++) {
+                        pool->n_pages, (long long)n_needed);
+    if (cache_reserve(c, c->n + n_more, err) || unshare_tail(c, err)) return -1;
+    while (c->n_pages < pages_for(c->n + n_more)) {
         if (page_take(pool, &c->pages[c->n_pages], err)) {
             cache_trim(c);
             return -1;
@@ -105,16 +131,35 @@ int cache_extend(llm_cache *c, int64_t n_more, llm_error *err) {
     return 0;
 }
 
-void cache_commit(llm_cache *c, const int32_t *ids, int64_t n, int32_t depth, int32_t *tree) {
+void cache_commit(llm_cache *c, const int32_t *ids, int64_t n, int32_t depth) {
     if (n) memcpy(c->ids + c->n, ids, (size_t)n * sizeof *ids);
     for (int64_t i = 0; i < n; i++) c->depths[c->n + i] = depth;
-    c->n_before_tree = c->n;
-    c->tree = tree;
     c->n += n;
+    if (c->n_lost) c->n_lost -= n;
+}
+
+void cache_undo(llm_cache *c, int64_t n, bool is_lost) {
+    if (is_lost) c->n_lost += c->n - n;
+    c->n = n;
+    cache_trim(c);
 }
 
 int32_t cache_depth(const llm_cache *c) {
     return c->n ? c->depths[c->n - 1] : (int32_t)c->model->info.n_layers;
+}
+
+int64_t cache_plain(const llm_cache *c) {
+    return c->tree && c->n_before_tree < c->n ? c->n_before_tree : c->n;
+}
+
+void cache_swap(llm_cache *a, llm_cache *b) {
+    llm_cache old = *a;
+    *a = *b;
+    *b = old;
+    b->feeding = a->feeding;
+    b->refill = a->refill;
+    a->feeding = old.feeding;
+    a->refill = old.refill;
 }
 
 /* What is left of a tree after truncation: nothing where each id follows the one before. */
@@ -133,16 +178,11 @@ static int copy_tree(const int32_t *from, int64_t n, int32_t **to, llm_error *er
     return 0;
 }
 
-llm_cache *llm_cache_fork(llm_cache *c, int64_t n, llm_error *err) {
-    if (n < 0 || n > c->n) {
-        llm_fail(err, LLM_MISUSE, "fork of %lld tokens: the cache holds %lld", (long long)n,
-                 (long long)c->n);
-        return NULL;
-    }
+llm_cache *cache_fork(llm_cache *c, int64_t n, llm_error *err) {
     llm_cache *fork = llm_cache_new(c->model, err);
     if (!fork) return NULL;
     int64_t n_tree = c->tree && n > c->n_before_tree ? n - c->n_before_tree : 0;
-    if (reserve(fork, n, err) || copy_tree(c->tree, n_tree, &fork->tree, err)) {
+    if (cache_reserve(fork, n, err) || copy_tree(c->tree, n_tree, &fork->tree, err)) {
         llm_cache_close(fork);
         return NULL;
     }
@@ -150,34 +190,57 @@ llm_cache *llm_cache_fork(llm_cache *c, int64_t n, llm_error *err) {
     if (n) memcpy(fork->depths, c->depths, (size_t)n * sizeof *c->depths);
     fork->n = n;
     fork->n_before_tree = c->n_before_tree;
+    fork->n_passes = c->n_passes;
+    fork->is_foreign = c->is_foreign;
     fork->n_pages = (int32_t)pages_for(n);
     for (int32_t i = 0; i < fork->n_pages; i++) {
         fork->pages[i] = c->pages[i];
         page_retain(&c->model->pages, fork->pages[i]);
     }
+    if (c->n_chained <= n / KERN_PAGE_POSITIONS) {
+        fork->n_chained = c->n_chained;
+        fork->chain_page = c->chain_page;
+        fork->chain_serial = c->chain_serial;
+    }
     prune_tree(fork);
     return fork;
 }
 
-int llm_cache_truncate(llm_cache *c, int64_t n, llm_error *err) {
-    if (n < 0 || n > c->n)
-        return llm_fail(err, LLM_MISUSE, "truncate to %lld tokens: the cache holds %lld",
-                        (long long)n, (long long)c->n);
+llm_cache *llm_cache_fork(llm_cache *c, int64_t n, llm_error *err) {
+    if (cache_check_free(c, 0, err)) return NULL;
+    if (n < 0 || n > c->n) {
+        llm_fail(err, LLM_MISUSE, "fork of %lld tokens: the cache holds %lld", (long long)n,
+                 (long long)c->n);
+        return NULL;
+    }
+    return cache_fork(c, n, err);
+}
+
+void cache_truncate(llm_cache *c, int64_t n) {
     c->n = n;
     prune_tree(c);
     cache_trim(c);
+}
+
+int llm_cache_truncate(llm_cache *c, int64_t n, llm_error *err) {
+    if (cache_check_free(c, 0, err)) return -1;
+    if (n < 0 || n > c->n)
+        return llm_fail(err, LLM_MISUSE, "truncate to %lld tokens: the cache holds %lld",
+                        (long long)n, (long long)c->n);
+    cache_truncate(c, n);
     return 0;
 }
 
 int llm_cache_sync(llm_cache *c, const int32_t *ids, size_t n, size_t least, size_t *n_kept,
                    llm_error *err) {
+    if (cache_check_free(c, 0, err)) return -1;
     if (least > n)
         return llm_fail(err, LLM_MISUSE, "sync cannot leave %zu ids to feed of a list of %zu",
                         least, n);
     size_t common = 0;
     while (common < n - least && (int64_t)common < c->n && c->ids[common] == ids[common]) common++;
     *n_kept = common;
-    if (llm_cache_truncate(c, (int64_t)common, err)) return -1;
+    cache_truncate(c, (int64_t)common);
     c->model->device->prefix_tokens += common;
     return 0;
 }
@@ -227,7 +290,7 @@ static int unshare_tree(llm_cache *c, size_t n, llm_error *err) {
 
 int llm_cache_keep(llm_cache *c, const int64_t *positions, size_t n, llm_error *err) {
     size_t bytes = (size_t)c->model->info.position_bytes;
-    if (check_keep(c, positions, n, err)) return -1;
+    if (cache_check_free(c, 0, err) || check_keep(c, positions, n, err)) return -1;
     void *position = kern_alloc(bytes);
     if (!position) return llm_fail_memory(err, bytes, "a position of the cache");
     int failed = unshare_tree(c, n, err);
@@ -251,11 +314,13 @@ int llm_cache_keep(llm_cache *c, const int64_t *positions, size_t n, llm_error *
 
 static int check_reorder(llm_cache **caches, size_t n, const int32_t *parents, size_t n_out,
                          llm_error *err) {
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        if (cache_check_free(caches[i], (int64_t)i + 1, err)) return -1;
         for (size_t j = 0; j < i; j++)
             if (caches[i] == caches[j])
                 return llm_fail(err, LLM_MISUSE, "reorder: cache %zu is cache %zu again", i + 1,
                                 j + 1);
+    }
     for (size_t i = 0; i < n_out; i++)
         if (parents[i] < 0 || (size_t)parents[i] >= n)
             return llm_fail(err, LLM_MISUSE, "reorder: row %d is outside 1 … %zu", parents[i] + 1,
@@ -273,7 +338,7 @@ int llm_cache_reorder(llm_cache **caches, size_t n, const int32_t *parents, size
     for (; i < n_out && !failed;
          i++) { /* the first child takes the parent's place, the others fork it */
         llm_cache *parent = caches[parents[i]];
-        out[i] = moved[parents[i]] ? llm_cache_fork(parent, parent->n, err) : parent;
+        out[i] = moved[parents[i]] ? cache_fork(parent, parent->n, err) : parent;
         moved[parents[i]] = true;
         failed = !out[i];
     }

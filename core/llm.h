@@ -113,7 +113,7 @@ typedef struct llm_model_info {
     const char *chat_template; /* or NULL */
     const char *warning;       /* what a user should know (beyond trained context …), or NULL */
     int64_t vocab_size, n_layers, width, n_params, weight_bytes, weight_bytes_step;
-    int64_t ctx, ctx_train, n_pages, page_bytes, position_bytes, max_rows;
+    int64_t ctx, ctx_train, n_pages, page_bytes, position_bytes, max_rows, piece;
     int32_t bos; /* -1: none */
     const int32_t *eog;
     int64_t n_eog;
@@ -156,6 +156,10 @@ int llm_encode(llm_model *, const char *text, size_t n, bool add_special, bool p
 int llm_decode(llm_model *, const int32_t *ids, size_t n, bool render_special, llm_bytes *out,
                llm_error *err); /* appends */
 int llm_token(llm_model *, int32_t id, const char **bytes, size_t *n, llm_error *err);
+/* A row of logits to add, for texts that must begin with these bytes: 0 for ids whose bytes begin
+ * with them or are a beginning of them, −inf for all others and for control tokens and such as have
+ * no bytes. No bytes: 0 for all. */
+int llm_prefix_mask(llm_model *, const char *bytes, size_t n, llm_tensor **out, llm_error *err);
 
 /* ---- caches ---- */
 
@@ -214,6 +218,71 @@ int llm_logits(llm_model *, const llm_tensor *hidden, llm_tensor **out, llm_erro
 int llm_score(llm_model *, llm_cache *, const int32_t *ids, size_t n, llm_tensor **out,
               llm_error *err);
 
+/* ---- requests: passes that several callers share ---- */
+
+/* A feed that is served a piece at a time, in passes with others'. From its opening until it is
+ * done, failed or closed it holds its caches: calls that change them fail ("the cache is being
+ * fed"), and closing one fails the request. Unfinished, it can be taken back: close and rewind
+ * leave its caches as they were when it was opened. One that has nothing fed yet, or was rewound,
+ * lets its caches be evicted; they must be whole again when it is served. */
+typedef struct llm_request llm_request;
+
+typedef struct llm_request_info {
+    llm_model *model;
+    bool is_done, is_failed; /* failed: `error` says why; the caches are as they were */
+    llm_error error;
+    int64_t n_ids, n_fed;    /* ids of the feed (a score's: one more); those whose keys and values
+                              * are there */
+    int64_t n_reused;        /* of n_fed: taken from pages of earlier requests */
+    int64_t n_pages_missing; /* > 0 after a serve: it could not go on for want of pages (`error` is
+                              * the cache_full message); nothing is lost, serve it again when there
+                              * are some */
+    int64_t n_passes;        /* that it took part in */
+    double share_s;          /* of their time, in proportion to its rows */
+} llm_request_info;
+
+/* Checks and copies the feed: all but the caches may go. Misuse and a context too small are errors
+ * here; pages are not asked for yet. */
+llm_request *llm_request_open(llm_model *, const llm_feed *, llm_error *err);
+/* The same for llm_score: its column comes as the logits of llm_request_take. */
+llm_request *llm_request_open_score(llm_model *, llm_cache *, const int32_t *ids, size_t n,
+                                    llm_error *err);
+void llm_request_close(llm_request *);  /* accepts NULL */
+void llm_request_rewind(llm_request *); /* to be served from its beginning; a failed one stays so */
+const llm_request_info *llm_request_get_info(const llm_request *);
+
+/* One step of each request of the list (all of one model) that is neither done nor failed: those
+ * with few ids to go (up to an eighth of the model's piece) are fed whole; of the others, in the
+ * order given, at most one piece of ids together (less, to fill up the pass of the others). So
+ * sequences that decode keep their pace beside long prefills. Rows' results do not depend on who
+ * shares a pass. What concerns one request (a cache that was closed, no pages) is told by its info;
+ * -1: the pass failed (interrupted, device), no request got further by it and all can be served
+ * again. */
+int llm_serve(llm_request *const *requests, size_t n, llm_error *err);
+/* The results of one that is done, once, as llm_forward gives them. */
+void llm_request_take(llm_request *, llm_tensor **logits, llm_tensor **hidden);
+
+/* Gives back the pages of a cache that no request holds; ids, depths and tree stay, and so do
+ * length and tokens. Until it is whole again, every other call on it but close fails. */
+int llm_cache_evict(llm_cache *, llm_error *err);
+bool llm_cache_is_evicted(const llm_cache *);
+/* A request that recomputes the next run of an evicted cache's positions (of one depth, or its
+ * tree), bit for bit; NULL with err. First shares the pages of those of `like` that begin with the
+ * same ids at the same depths (not evicted ones; may be none). Serve it, take it, and open the next
+ * until the cache is whole. If sharing makes it whole, the request is done when it is opened. */
+llm_request *llm_request_open_refill(llm_cache *, llm_cache *const *like, size_t n_like,
+                                     llm_error *err);
+
+/* On: full pages stay findable by the ids they hold and those before them, and a request that
+ * begins an empty cache takes those there are instead of computing them (never those of rows or
+ * hidden states that it is asked for). A request whose next page another is computing in the same
+ * pass waits for it. Pages that only the store holds count as free and go, the least recently used
+ * first, when others are needed, or when they become more than an eighth of all pages and than a
+ * full context has. Off drops the store. */
+int llm_model_share_prefixes(llm_model *, bool on, llm_error *err);
+/* Pages that could be taken now (free, or held by the store only), and all of them. */
+void llm_model_pages(const llm_model *, int64_t *n_free, int64_t *n_pages);
+
 /* ---- tensors ---- */
 
 typedef enum llm_dtype { LLM_F32, LLM_I32 } llm_dtype;
@@ -222,7 +291,7 @@ typedef struct llm_tensor_info {
     llm_dtype dtype;
     bool is_logits; /* columns are token ids: counted from 0; other tensors' columns from 1 */
     int64_t n_rows, n_columns;
-    int64_t step; /* forward passes of the model when its logits were made; 0: no forward */
+    int64_t step; /* feeds of its cache (of several, the most) when its logits were made; 0: none */
 } llm_tensor_info;
 
 llm_tensor *llm_tensor_new(llm_device *, llm_dtype, int64_t n_rows, int64_t n_columns,

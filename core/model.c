@@ -1,5 +1,6 @@
 /* model.c: loads a model: file, tokenizer, plan, weights, pages; and gives it back. */
 #include "model.h"
+#include "pass.h"
 
 #include "../kernels/memory.h"
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #define PIECE_DEFAULT     256
 #define PIECE_MAX         4096
 #define SEQUENCES_DEFAULT 32 /* full contexts that the default page budget holds */
+#define RESTING_PART      8  /* 1/8 of the pages may rest in the store of prefixes */
 
 static char *copy_text(const char *text, size_t n) {
     char *copy = kern_alloc(n + 1);
@@ -57,7 +59,7 @@ static int choose_limits(llm_model *m, const llm_options *o, llm_error *err) {
     info->ctx_train = m->shape.ctx_train;
     info->ctx = o->ctx ? o->ctx : info->ctx_train < CTX_DEFAULT ? info->ctx_train : CTX_DEFAULT;
     info->max_rows = o->max_rows ? o->max_rows : ROWS_DEFAULT;
-    m->piece = o->piece ? o->piece : PIECE_DEFAULT;
+    info->piece = m->piece = o->piece ? o->piece : PIECE_DEFAULT;
     if (check_range("ctx", info->ctx, 1, 1 << 24, err) ||
         check_range("max_rows", info->max_rows, 1, 1 << 20, err) ||
         check_range("piece", m->piece, 1, PIECE_MAX, err))
@@ -267,6 +269,7 @@ llm_model *model_retain(llm_model *m) {
 void llm_model_close(llm_model *m) {
     if (!m || --m->references > 0) return;
     const kern_backend *backend = m->device->backend;
+    passes_close(m->passes);
     if (m->work) backend->work_close(m->device->kern, m->work);
     pages_close(&m->pages);
     for (int32_t i = 0; i < m->n_bound; i++) backend->unbind(m->device->kern, &m->weights[i]);
@@ -303,6 +306,16 @@ int model_check_ids(const llm_model *m, const int32_t *ids, size_t n, llm_error 
             return llm_fail(err, LLM_MISUSE, "id %d is outside the vocabulary 0 … %lld", ids[i],
                             (long long)m->info.vocab_size - 1);
     return 0;
+}
+
+int llm_model_share_prefixes(llm_model *m, bool on, llm_error *err) {
+    int64_t context = pages_for(m->info.ctx), part = m->info.n_pages / RESTING_PART;
+    return pages_share(&m->pages, on, (int32_t)(part > context ? part : context), err);
+}
+
+void llm_model_pages(const llm_model *m, int64_t *n_free, int64_t *n_pages) {
+    *n_free = pages_available(&m->pages);
+    *n_pages = m->pages.n_pages;
 }
 
 const uint64_t *model_hash(llm_model *m) {

@@ -19,8 +19,8 @@ struct llm_model {
     int32_t n_ropes;
     page_pool pages;
     kern_work *work;
-    int64_t piece; /* rows a run takes at most */
-    int64_t step;  /* forward passes so far */
+    int64_t piece;         /* rows a run takes at most */
+    struct passes *passes; /* what passes work with (pass.h); NULL until the first */
     llm_watch watch;
     llm_model_info info;
     int32_t *eog;

@@ -1,4 +1,5 @@
-/* pages.c: reference counts and the free list of a model's pages. */
+/* pages.c: reference counts and the free list of a model's pages, and which of them the store of
+ * prefixes holds. */
 #include "pages.h"
 
 #include "../kernels/memory.h"
@@ -24,34 +25,98 @@ int pages_open(page_pool *pool, llm_device *device, const kern_kv_shape *shape, 
 
 void pages_close(page_pool *pool) {
     if (pool->kern) pool->device->backend->pages_close(pool->device->kern, pool->kern);
+    prefix_close(pool->store);
     kern_free(pool->references);
     kern_free(pool->free);
     memset(pool, 0, sizeof *pool);
 }
 
+/* A page begins or ends to be held by caches. */
+static void count_used(page_pool *pool, int32_t n) {
+    pool->n_used += n;
+    pool->device->pages_used += n;
+}
+
+static void page_free(page_pool *pool, int32_t page) {
+    pool->references[page] = 0;
+    pool->free[pool->n_free++] = page;
+}
+
+/* The page that has rested longest becomes free. */
+static void drop_oldest(page_pool *pool) {
+    int32_t page = prefix_oldest(pool->store);
+    prefix_wake(pool->store, page);
+    prefix_remove(pool->store, page);
+    page_free(pool, page);
+}
+
 int page_take(page_pool *pool, int32_t *page, llm_error *err) {
-    if (pool->n_free == 0)
+    if (pages_available(pool) == 0)
         return llm_fail(err, LLM_CACHE_FULL,
                         "cache full: %d of %d pages used, 1 more requested (--pages)", pool->n_used,
                         pool->n_pages);
+    if (pool->n_free == 0) drop_oldest(pool);
     int32_t taken = pool->free[pool->n_free - 1];
     llm_device *device = pool->device;
     int code = device->backend->page_reserve(device->kern, pool->kern, taken);
     if (device_check(device, code, "a cache page", err)) return -1;
     pool->n_free--;
-    pool->n_used++;
-    device->pages_used++;
+    count_used(pool, 1);
     pool->references[taken] = 1;
     *page = taken;
     return 0;
 }
 
-void page_retain(page_pool *pool, int32_t page) { pool->references[page]++; }
+static bool rests(const page_pool *pool, int32_t page) {
+    return pool->store && pool->store->entries[page].rests;
+}
+
+void page_retain(page_pool *pool, int32_t page) {
+    if (rests(pool, page)) {
+        prefix_wake(pool->store, page);
+        count_used(pool, 1);
+    }
+    pool->references[page]++;
+}
 
 void page_release(page_pool *pool, int32_t page) {
-    assert(pool->references[page] > 0);
-    if (--pool->references[page] > 0) return;
-    pool->free[pool->n_free++] = page;
-    pool->n_used--;
-    pool->device->pages_used--;
+    assert(pool->references[page] > 0 && !rests(pool, page));
+    int32_t n = --pool->references[page];
+    bool stored = pool->store && prefix_has(pool->store, page);
+    if (n > stored) return;
+    count_used(pool, -1);
+    if (!stored) {
+        page_free(pool, page);
+        return;
+    }
+    prefix_rest(pool->store, page);
+    if (pool->store->n_resting > pool->store->most_resting) drop_oldest(pool);
+}
+
+/* ---- the store ---- */
+
+void page_publish(page_pool *pool, uint64_t parent, const int32_t *ids, int32_t page) {
+    page_withdraw(pool, page);
+    prefix_add(pool->store, parent, ids, page);
+    pool->references[page]++;
+}
+
+void page_withdraw(page_pool *pool, int32_t page) {
+    if (!pool->store || !prefix_has(pool->store, page)) return;
+    prefix_remove(pool->store, page);
+    pool->references[page]--;
+}
+
+int pages_share(page_pool *pool, bool on, int32_t most_resting, llm_error *err) {
+    if (on == (pool->store != NULL)) return 0;
+    if (on) {
+        pool->store = prefix_open(pool->n_pages, most_resting, pool->last_serial, err);
+        return pool->store ? 0 : -1;
+    }
+    while (pool->store->n_resting) drop_oldest(pool);
+    for (int32_t i = 0; i < pool->n_pages; i++) page_withdraw(pool, i);
+    pool->last_serial = pool->store->last_serial;
+    prefix_close(pool->store);
+    pool->store = NULL;
+    return 0;
 }

@@ -129,6 +129,7 @@ static int save_to(llm_cache *c, const char *path, llm_error *err) {
 }
 
 int llm_cache_save(llm_cache *c, const char *path, llm_error *err) {
+    if (cache_check_free(c, 0, err)) return -1;
     if (c->tree || cache_depth(c) < c->model->info.n_layers)
         return llm_fail(
             err, LLM_MISUSE,
@@ -219,7 +220,8 @@ static int read_all(stream *s, llm_cache *c, int32_t **ids, llm_error *err) {
     if (hash != expected)
         return llm_fail(err, LLM_INPUT, "%s: damaged: hash %016llx, expected %016llx", s->path,
                         (unsigned long long)hash, (unsigned long long)expected);
-    cache_commit(c, *ids, n, (int32_t)c->model->info.n_layers, NULL);
+    cache_commit(c, *ids, n, (int32_t)c->model->info.n_layers);
+    c->is_foreign = true;
     return 0;
 }
 
