@@ -22,6 +22,11 @@ void binding_set_watch(lua_State *L, const llm_watch *watch) {
     binding_get_state(L)->watch = watch;
 }
 
+void binding_set_over(lua_State *L, llm_kind (*over)(void *data, lua_Hook hook), void *data) {
+    binding_get_state(L)->over = over;
+    binding_get_state(L)->over_data = data;
+}
+
 void binding_set_builtin(lua_State *L, const void *data, size_t bytes) {
     binding_state *state = binding_get_state(L);
     state->builtin = data;
@@ -163,18 +168,35 @@ int bind_device_stats(lua_State *L) {
 /* ---- calls of the engine ---- */
 
 void bind_engine_prepare(lua_State *L, llm_device *device) {
-    const llm_watch *watch = binding_get_state(L)->watch;
+    const binding_state *state = binding_get_state(L);
     /* A guarded coroutine (it has a hook) ends at its next call of the engine; the host goes on. */
-    if (watch && watch->stop && *watch->stop && lua_gethook(L))
-        bind_error_raise(L, LLM_INTERRUPTED, "interrupted");
+    llm_kind over = state->over ? state->over(state->over_data, lua_gethook(L)) : LLM_OK;
+    if (over == LLM_TIME) bind_error_raise(L, over, "the job's time is over (--max-seconds)");
+    if (over != LLM_OK) bind_error_raise(L, over, "interrupted");
     if (llm_device_pressed(device)) lua_gc(L, LUA_GCCOLLECT);
 }
 
-/* Caches that are garbage hold pages, tensors that are garbage hold memory: one full collection. */
+/* Asks the scheduler to set other jobs aside. */
+static bool relieve(lua_State *L) {
+    luaL_checkstack(L, LUA_MINSTACK, NULL);
+    bool helped = false;
+    if (lua_getfield(L, LUA_REGISTRYINDEX, BIND_RELIEVE) == LUA_TFUNCTION) {
+        lua_call(L, 0, 1);
+        helped = lua_toboolean(L, -1);
+    }
+    lua_pop(L, 1);
+    return helped;
+}
+
+/* Caches that are garbage hold pages, tensors that are garbage hold memory: one full collection.
+ * Then jobs that wait may give their pages. */
 bool bind_engine_retry(lua_State *L, llm_error *err, int *n_tries) {
     bool may_help = err->kind == LLM_OUT_OF_MEMORY || err->kind == LLM_CACHE_FULL;
-    if (!may_help || (*n_tries)++ > 0 || binding_get_state(L)->is_final) return false;
-    lua_gc(L, LUA_GCCOLLECT);
+    if (!may_help || binding_get_state(L)->is_final) return false;
+    if ((*n_tries)++ == 0)
+        lua_gc(L, LUA_GCCOLLECT);
+    else if (err->kind != LLM_CACHE_FULL || !relieve(L))
+        return false;
     *err = (llm_error){LLM_OK, ""};
     return true;
 }

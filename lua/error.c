@@ -26,8 +26,17 @@ void bind_error_raise(lua_State *L, llm_kind kind, const char *format, ...) {
     __builtin_unreachable();
 }
 
+static llm_kind kind_of(const llm_error *err) {
+    return err->kind == LLM_OK ? LLM_DEVICE : err->kind;
+}
+
 void bind_error_raise_engine(lua_State *L, const llm_error *err) {
-    bind_error_raise(L, err->kind == LLM_OK ? LLM_DEVICE : err->kind, "%s", err->message);
+    bind_error_raise(L, kind_of(err), "%s", err->message);
+}
+
+void bind_error_push_engine(lua_State *L, const llm_error *err) {
+    lua_pushstring(L, err->message);
+    error_push(L, llm_kind_name(kind_of(err)));
 }
 
 static void kind_check(lua_State *L, int arg) {

@@ -194,9 +194,9 @@ static void forward_prepare(lua_State *L) {
 
 /* ---- serving it ---- */
 
-static int forward_call(lua_State *L, forward_request *r, llm_tensor **logits, llm_error *err) {
+static llm_feed forward_feed(lua_State *L, forward_request *r) {
     for (size_t i = 0; i < r->n_caches; i++) r->caches[i] = bind_cache_live(L, r->handles[i]);
-    llm_feed feed = {
+    return (llm_feed){
         .caches = r->caches,
         .n_caches = (int64_t)r->n_caches,
         .counts = r->counts,
@@ -208,6 +208,10 @@ static int forward_call(lua_State *L, forward_request *r, llm_tensor **logits, l
         .exit = r->exit,
         .parents = r->parents,
     };
+}
+
+static int forward_call(lua_State *L, forward_request *r, llm_tensor **logits, llm_error *err) {
+    llm_feed feed = forward_feed(L, r);
     return llm_forward(bind_model_live(L, r->model), &feed, logits, r->hidden, err);
 }
 
@@ -238,9 +242,29 @@ static int forward_run(lua_State *L, int request) {
     return r->n_layers ? 2 : 1;
 }
 
+static int forward_open(lua_State *L, forward_request *r, llm_request **out, llm_error *err) {
+    llm_feed feed = forward_feed(L, r);
+    *out = llm_request_open(bind_model_live(L, r->model), &feed, err);
+    return *out ? 0 : -1;
+}
+
+/* Leaves it to the scheduler. */
+static int forward_wait(lua_State *L) {
+    forward_request *r = lua_touserdata(L, SLOT_REQUEST);
+    request_handle *h = bind_request_new(L, ARG_MODEL, SLOT_REQUEST);
+    h->model = r->model;
+    h->n_layers = r->n_layers;
+    h->layers = r->layers;
+    h->wants_logits = r->rows != 0;
+    ENGINE(L, llm_model_device(bind_model_live(L, r->model)),
+           forward_open(L, r, &h->request, &err));
+    return bind_request_yield(L);
+}
+
 /* model:forward(kv, ids, {rows =, hidden =, exit =, parents =}) → logits, hidden */
 static int model_forward(lua_State *L) {
     forward_prepare(L);
+    if (bind_request_wanted(L)) return forward_wait(L);
     return forward_run(L, SLOT_REQUEST);
 }
 
@@ -254,6 +278,21 @@ static int model_logits(lua_State *L) {
     return 1;
 }
 
+static int score_open(lua_State *L, const model_handle *h, const cache_handle *kv,
+                      const int32_t *ids, size_t n, llm_request **out, llm_error *err) {
+    *out = llm_request_open_score(bind_model_live(L, h), bind_cache_live(L, kv), ids, n, err);
+    return *out ? 0 : -1;
+}
+
+static int score_wait(lua_State *L, const model_handle *h, const cache_handle *kv,
+                      const int32_t *ids, size_t n) {
+    request_handle *r = bind_request_new(L, 1, 2);
+    r->model = h;
+    ENGINE(L, llm_model_device(bind_model_live(L, h)),
+           score_open(L, h, kv, ids, n, &r->request, &err));
+    return bind_request_yield(L);
+}
+
 /* model:score(kv, ids) → column of log-probabilities */
 static int model_score(lua_State *L) {
     size_t n;
@@ -263,6 +302,7 @@ static int model_score(lua_State *L) {
     if (n == 0) bind_error_raise(L, LLM_MISUSE, "no ids to score");
     if (llm_cache_model(bind_cache_live(L, kv)) != bind_model_live(L, h))
         bind_error_raise(L, LLM_MISUSE, "cache belongs to another model");
+    if (bind_request_wanted(L)) return score_wait(L, h, kv, ids, n);
     tensor_handle *out = bind_tensor_new(L);
     ENGINE(L, llm_model_device(bind_model_live(L, h)),
            llm_score(bind_model_live(L, h), bind_cache_live(L, kv), ids, n, &out->tensor, &err));

@@ -17,6 +17,7 @@
 #define CLASS_TENSOR   "llm.Tensor"
 #define CLASS_RNG      "llm.Rng"
 #define CLASS_SEQ      "llm.Seq"
+#define CLASS_REQUEST  "llm.Request"
 
 typedef struct model_handle {
     llm_model *model;
@@ -31,6 +32,14 @@ typedef struct tensor_handle {
     llm_tensor *tensor;
 } tensor_handle;
 
+typedef struct request_handle { /* user values: the model's handle, what the request was made of */
+    llm_request *request;
+    const model_handle *model;
+    size_t n_layers; /* hidden states that it gives, after these layers */
+    const int32_t *layers;
+    bool wants_logits;
+} request_handle;
+
 typedef struct rng_handle {
     llm_key key;
 } rng_handle;
@@ -41,6 +50,7 @@ typedef struct rng_handle {
 void bind_error_raise(lua_State *L, llm_kind kind, const char *format, ...)
     __attribute__((noreturn));
 void bind_error_raise_engine(lua_State *L, const llm_error *err) __attribute__((noreturn));
+void bind_error_push_engine(lua_State *L, const llm_error *err); /* pushes what that raises */
 int bind_error_new(lua_State *L); /* llm.error(kind, message, traceback) */
 void bind_error_register(lua_State *L);
 
@@ -95,7 +105,10 @@ typedef struct binding_state {
     const void *builtin;
     size_t builtin_bytes;
     lua_Integer mark;
-    bool is_final;      /* a failed allocation is not tried again: llm.fault */
+    bool is_final; /* a failed allocation is not tried again: llm.fault */
+    bool in_job;   /* feeds of coroutines yield requests: requests.c */
+    llm_kind (*over)(void *data, lua_Hook hook); /* see binding_set_over */
+    void *over_data;
     llm_device *device; /* serves tensors made before any model: the first opened */
 } binding_state;
 
@@ -110,6 +123,7 @@ void bind_engine_prepare(lua_State *L, llm_device *device);
 /* After a failure: true if a collection may have freed memory, so that the call is tried again. */
 bool bind_engine_retry(lua_State *L, llm_error *err, int *n_tries);
 
+#define BIND_RELIEVE "llm.relieve" /* in the registry: a function, see requests.c */
 /* Runs `call`, an expression that is 0 or fills `err`; raises if it fails. */
 #define ENGINE(L, on_device, call)                                                                 \
     do {                                                                                           \
@@ -129,6 +143,13 @@ void bind_model_register(lua_State *L);
 void bind_model_add_forward(lua_State *L); /* forward.c: adds methods to the table on top */
 int bind_metadata_new(lua_State *L, int model);
 void bind_metadata_register(lua_State *L);
+
+/* A call that feeds a model asks whether it shall wait for the scheduler; then it makes a request
+ * (pushed, closed; it keeps what stands at index `staging`), opens it, and returns
+ * bind_request_yield with it on top: logits and hidden states become the results of the call. */
+bool bind_request_wanted(lua_State *L);
+request_handle *bind_request_new(lua_State *L, int model, int staging);
+int bind_request_yield(lua_State *L);
 
 /* Pushes a closed handle; model: index of its model. */
 cache_handle *bind_cache_new(lua_State *L, int model);

@@ -23,7 +23,7 @@ static void on_signal(int sig) {
         raise(sig);
     }
     if (!host.stop) asked = now;
-    host.stop = 1;
+    host.stop = sig;
 }
 
 static void watch_signals(void) {
@@ -83,6 +83,7 @@ static int run_host(lua_State *L) {
     luaL_openlibs(L);
     luaL_requiref(L, "llm", luaopen_llm, 1);
     luaL_requiref(L, "llm.sys", luaopen_llm_sys, 0);
+    luaL_requiref(L, "llm.requests", luaopen_llm_requests, 0);
     binding_set_watch(L, &watch);
     const embed_file *model = sys_find_file(embed_files, "models/builtin.gguf");
     if (model) binding_set_builtin(L, model->data, model->size);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -58,10 +59,6 @@ static void bar_clear(sys_host *host) {
 void sys_progress(void *data, const char *what, int64_t done, int64_t total) {
     sys_host *host = data;
     double now = sys_clock();
-    if (done >= total && host->prefill_end == 0 && strcmp(what, "prefill") == 0) {
-        host->prefill_end = now;
-        host->prefill_tokens = total;
-    }
     if (!host->bar_wanted) return;
     if (done >= total) {
         bar_clear(host);
@@ -86,35 +83,68 @@ static int f_progress(lua_State *L) {
     return 0;
 }
 
-/* prefill() → tokens, time of its end (clock()) of the first feed of several ids, or nothing;
- * forgets it. */
-static int f_prefill(lua_State *L) {
+/* bar(done, total): so many tokens of a prefill are done. */
+static int f_bar(lua_State *L) {
     sys_host *host = host_of(L);
-    if (!host || host->prefill_end == 0) return 0;
-    lua_pushinteger(L, host->prefill_tokens);
-    lua_pushnumber(L, host->prefill_end);
-    host->prefill_end = 0;
-    return 2;
+    if (host) sys_progress(host, "prefill", luaL_checkinteger(L, 1), luaL_checkinteger(L, 2));
+    return 0;
 }
 
 /* ---- Ctrl-C ---- */
 
-/* Fires in Lua code that calls nothing of llm. Once the flag is up it fires at each instruction, so
+static void guard_hook(lua_State *L, lua_Debug *unused);
+static void job_hook(lua_State *L, lua_Debug *unused);
+
+llm_kind sys_over(void *data, lua_Hook hook) {
+    const sys_host *host = data;
+    if (hook && host->stop) return LLM_INTERRUPTED;
+    return hook == job_hook && host->deadline > 0 && sys_clock() > host->deadline ? LLM_TIME
+                                                                                  : LLM_OK;
+}
+
+/* Fires in Lua code that calls nothing of llm. Once it is over it fires at each instruction, so
  * that no pcall loop swallows it; the hook belongs to the coroutine that was guarded and those it
  * makes. */
-static void guard_hook(lua_State *L, lua_Debug *unused) {
-    (void)unused;
+static void end_if_over(lua_State *L, lua_Hook hook) {
     sys_host *host = host_of(L);
-    if (!host || !host->stop) return;
-    lua_sethook(L, guard_hook, LUA_MASKCOUNT, 1);
-    lua_pushliteral(L, "interrupted");
+    llm_kind over = host ? sys_over(host, hook) : LLM_OK;
+    if (over == LLM_OK) return;
+    lua_sethook(L, hook, LUA_MASKCOUNT, 1);
+    lua_pushstring(L, over == LLM_TIME ? "the job's time is over (--max-seconds)" : "interrupted");
     lua_error(L);
 }
 
-/* guard([coroutine]): Ctrl-C ends what runs there, by an error. */
+static void guard_hook(lua_State *L, lua_Debug *unused) {
+    (void)unused;
+    end_if_over(L, guard_hook);
+}
+
+static void job_hook(lua_State *L, lua_Debug *unused) {
+    (void)unused;
+    end_if_over(L, job_hook);
+}
+
+/* deadline(t or nil): coroutines guarded under a deadline end when clock() is past it. */
+static int f_deadline(lua_State *L) {
+    sys_host *host = host_of(L);
+    if (host) host->deadline = luaL_optnumber(L, 1, 0);
+    return 0;
+}
+
+/* over() → nil, "interrupted" or "time": whether a job must end now */
+static int f_over(lua_State *L) {
+    sys_host *host = host_of(L);
+    llm_kind over = host ? sys_over(host, job_hook) : LLM_OK;
+    if (over == LLM_OK) return 0;
+    lua_pushstring(L, llm_kind_name(over));
+    return 1;
+}
+
+/* guard([coroutine]): Ctrl-C ends what runs there, by an error; so do deadlines, if one stands. */
 static int f_guard(lua_State *L) {
+    const sys_host *host = host_of(L);
     lua_State *co = lua_isthread(L, 1) ? lua_tothread(L, 1) : L;
-    lua_sethook(co, guard_hook, LUA_MASKCOUNT, 1000);
+    lua_sethook(co, host && host->deadline > 0 ? job_hook : guard_hook, LUA_MASKCOUNT, 1000);
     return 0;
 }
 
@@ -132,9 +162,20 @@ static int f_scope(lua_State *L) {
     return 0;
 }
 
+bool sys_stopped(lua_State *L) {
+    const sys_host *host = host_of(L);
+    return host && host->stop;
+}
+
 static int f_interrupted(lua_State *L) {
-    sys_host *host = host_of(L);
-    lua_pushboolean(L, host && host->stop);
+    lua_pushboolean(L, sys_stopped(L));
+    return 1;
+}
+
+/* stop_status() → the exit status of a program that the signal has ended */
+static int f_stop_status(lua_State *L) {
+    const sys_host *host = host_of(L);
+    lua_pushinteger(L, 128 + (host && host->stop ? host->stop : SIGINT));
     return 1;
 }
 
@@ -266,11 +307,14 @@ static int f_read_bandwidth(lua_State *L) {
 
 static const luaL_Reg functions[] = {
     {"progress", f_progress},
-    {"prefill", f_prefill},
+    {"bar", f_bar},
+    {"deadline", f_deadline},
+    {"over", f_over},
     {"guard", f_guard},
     {"unguard", f_unguard},
     {"scope", f_scope},
     {"interrupted", f_interrupted},
+    {"stop_status", f_stop_status},
     {"clear_interrupt", f_clear_interrupt},
     {"isatty", f_isatty},
     {"clock", f_clock},
@@ -285,7 +329,15 @@ static const luaL_Reg functions[] = {
 };
 
 __attribute__((visibility("default"))) int luaopen_llm_sys(lua_State *L) {
+    if (!host_of(L)) { /* llm.so: there is no program */
+        sys_host *own = lua_newuserdatauv(L, sizeof *own, 0);
+        memset(own, 0, sizeof *own);
+        sys_set_host(L, own);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, own);
+    }
+    binding_set_over(L, sys_over, host_of(L));
     luaL_newlib(L, functions);
+    sys_add_files(L);
     lua_pushliteral(L, LLM_VERSION);
     lua_setfield(L, -2, "version");
     return 1;

@@ -70,7 +70,7 @@ function llm.reorder(kvs, rows) end
 ---@field bytes_up integer copied to devices
 ---@field bytes_down integer copied from devices
 ---@field forward_rows integer positions computed by forward passes
----@field passes integer forward calls
+---@field passes integer passes over the weights
 ---@field prefix_tokens integer positions not computed because a cache held them
 ---@field pages_used integer cache pages in use now
 ---@field tensor_bytes integer live tensors, and memory kept for new ones
@@ -994,7 +994,7 @@ function Seq:fork(id) end
 
 ---require "llm.reward", called with a path or nil and a seed: the value of a branch, by a Lua file
 ---that returns function(ids, text) → number; nil: its mean log-probability.
----@alias llm.reward fun(path?: string, seed: integer): fun(branch: llm.Branch): number
+---@alias llm.reward fun(path?: string, seed?: integer): fun(branch: llm.Branch): number
 
 ---require "llm.metrics": measures of texts (in characters) and lists of ids.
 ---@class llm.metrics

@@ -4,15 +4,17 @@
 
 local check = require "llm.check"
 local fail = require "llm.fail"
+local logprobs = require "llm.logprobs"
 local new_stream = require "llm.stream"
 
 local Output = {}
 Output.__index = Output
 
--- job: {model, prompt, opt, rule}; sink: function(bytes) or nil.
-local function new(job, sink)
+-- job: {model, prompt, opt, rule, stages}; own: the sequence that the ids are pushed to;
+-- sink: function(bytes) or nil.
+local function new(job, own, sink)
   return setmetatable({
-    job = job, ids = {}, reason = nil,
+    job = job, own = own, ids = {}, reason = nil,
     stream = new_stream(job.model, job.prompt, job.opt.stop or {}, sink),
     logprobs = {},  -- of each id, where its logits were given
     n_scored = 0, sum = 0,
@@ -56,18 +58,6 @@ local function read_info(info)
   return row, skip
 end
 
--- The log-probability of an id in a row of logits, and the n likeliest.
-function Output:score(row, id)
-  local n_top = self.job.opt.logprobs
-  local logprobs = row:log_softmax()
-  local entry = {id = id, logprob = logprobs:gather({id}):item()}
-  if n_top and n_top > 0 then
-    local scores, ids = logprobs:topk(math.min(n_top, self.job.model.vocab_size))
-    entry.top_scores, entry.top_ids = scores:lists()[1], ids:lists()[1]
-  end
-  return entry
-end
-
 local MOST_LATE = 1000 -- calls after the end that are taken for a strategy that does not listen
 
 -- The text is over. A strategy that never listens would go on for ever.
@@ -87,7 +77,7 @@ function Output:add(id, info)
   local row, skip = read_info(info)
   id = read_id(job.model, id)
   if row then
-    local entry = self:score(row, id)
+    local entry = logprobs.entry(job, row, id, self.own)
     self.logprobs[#ids + 1] = entry
     self.n_scored, self.sum = self.n_scored + 1, self.sum + entry.logprob
   end

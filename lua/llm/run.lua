@@ -9,6 +9,7 @@ local json = require "llm.json"
 local logprobs = require "llm.logprobs"
 local new_output = require "llm.output"
 local sandbox = require "llm.sandbox"
+local scheduler = require "llm.scheduler"
 local sys = require "llm.sys"
 
 local run = {}
@@ -33,18 +34,16 @@ local function copy(list)
   return twin
 end
 
--- Runs it to its end, with a prompt and options that are its own to change. Caches that it leaves
--- open are closed.
-local function decode(job, emit)
-  local caches = setmetatable({}, {__mode = "k"})
-  sys.scope(caches)
+-- Runs it to its end, with a prompt and options that are its own to change.
+local function decode(job, context, emit)
+  context:guard(true)
   local ok, value, traceback = guarded(function()
     job.given = copy(job.opt)
     return open_strategy(job)(job.model, copy(job.prompt), job.given, emit)
   end)
-  sys.scope(nil)
-  for kv in pairs(caches) do kv:close() end
-  return ok, value, traceback
+  local over = sys.over()
+  context:guard(false)
+  return ok, value, traceback, over
 end
 
 -- ---- what it returned ----
@@ -85,7 +84,7 @@ local function read_returned(job, list, finish)
   local outputs = {}
   for i, entry in ipairs(list) do
     check_entry(i, entry)
-    local output = new_output(job)
+    local output = new_output(job, llm.seq(job.prompt))
     for _, id in ipairs(entry.ids) do
       if output:add(id) then break end
     end
@@ -116,9 +115,12 @@ local function finish_output(job, output, failed)
   if job.opt.logprobs and not failed then
     local entries = output.logprobs
     if output.n_scored < #output.ids then
-      entries = logprobs.compute(job.model, job.prompt, output.ids, job.opt.logprobs)
+      entries = logprobs.compute(job, output.ids)
     end
     entry.logprobs = logprobs.report(job.model, entries)
+    if job.opt.processed_logprobs then
+      entry.processed_logprobs = logprobs.report(job.model, entries, "processed")
+    end
     score = score or logprobs.sum(entries)
   end
   entry.score = score or json.null
@@ -132,23 +134,23 @@ end
 -- Times of one job. Prefill ends with the first pass. The first token is there with the first emit;
 -- with the first pass where the strategy returns its texts at the end. Decoding begins with the
 -- first token; with the first pass where no pass follows the first emit: all passes made the text.
-local function make_timings(job, clock, n_output)
-  local prefilled, first = clock.prefill, clock.emit or clock.prefill
-  local stats, delta, begin = llm.stats(), {}, first
-  for key, value in pairs(stats) do delta[key] = value - (clock.stats[key] or 0) end
-  if clock.emit and clock.passes == stats.passes then begin = prefilled end
+local function make_timings(job, context, clock, n_output)
+  local prefilled = context.first_pass
+  local first = clock.emit or prefilled
+  local begin = first
+  if clock.emit and clock.passes == context.passes then begin = prefilled end
   return {
     load_s = job.model.load_s or json.null,
     ttft_s = first and first - clock.start or json.null,
     prefill_tps = prefilled and rate(#job.prompt, prefilled - clock.start) or json.null,
     decode_tps = begin and rate(n_output - 1, clock.finish - begin) or json.null,
-    prefix_tokens = delta.prefix_tokens or 0,
-    recomputed_tokens = 0,
-    passes = delta.passes or json.null,
+    prefix_tokens = context.prefix_tokens,
+    recomputed_tokens = context.recomputed_tokens,
+    passes = context.passes,
   }
 end
 
-local function make_result(job, outputs, clock, failed)
+local function make_result(job, context, outputs, clock, failed)
   local result = {
     index = job.index or 1, id = job.id or json.null, seed = job.opt.seed,
     prompt_ids = json.list(job.prompt), outputs = json.list {},
@@ -158,37 +160,33 @@ local function make_result(job, outputs, clock, failed)
   for key, value in pairs(best or {}) do result[key] = value end
   local n_output = best and #best.ids or 0
   result.counts = {prompt = #job.prompt, output = n_output}
-  result.timings = make_timings(job, clock, n_output)
+  result.timings = make_timings(job, context, clock, n_output)
   return result
 end
 
--- job: {model, script = {source, chunk_name}, prompt (ids), opt (checked values; max_tokens as
--- the context allows), stages (chain.build's function), rule, sink (function(bytes) or nil),
--- index, id}. Returns the result; where the job failed it has `error` {kind, message, traceback},
--- and what was emitted until then.
-function run.job(job)
+-- What a job is to the scheduler.
+local function body(job, context)
   local own = llm.seq(job.prompt)
-  local output = new_output(job, job.sink)
-  local clock = {start = sys.clock(), stats = llm.stats()}
+  local output = new_output(job, own, job.sink)
+  local clock = {start = sys.clock()}
   job.opt.sampler = chain.sampler(job.stages, own, job.opt.seed)
-  sys.prefill()
   local function emit(id, info)
     local over, n = output.reason, #output.ids
+    if not over and context:is_over() then output:finish("time") end
     local reason = output:add(id, info)
     if not over then
-      if not clock.emit then clock.emit, clock.passes = sys.clock(), llm.stats().passes end
+      if not clock.emit then clock.emit, clock.passes = sys.clock(), context.passes end
       if #output.ids > n then own:push(output.ids[n + 1]) end
     end
     return reason
   end
-  local ok, value, traceback = true, nil, nil
+  local ok, value, traceback, over = true, nil, nil, nil
   if job.opt.max_tokens == 0 then
     output:finish("length")
   else
-    ok, value, traceback = decode(job, emit)
+    ok, value, traceback, over = decode(job, context, emit)
   end
   clock.finish = sys.clock()
-  clock.prefill = select(2, sys.prefill())
 
   local outputs = {output}
   if ok and value ~= nil then
@@ -199,19 +197,43 @@ function run.job(job)
   end
   if ok or output.reason then -- what an ended text's strategy does afterwards is no concern
     output:finish("stop")
-    local result = make_result(job, outputs, clock)
+    local result = make_result(job, context, outputs, clock)
     result.n_late = output.n_late
     return result
   end
 
   local kind, message, trace = fail.read(value, traceback)
-  if sys.interrupted() then kind, message, trace = "interrupted", "interrupted", nil end
+  if over == "interrupted" then kind, message, trace = "interrupted", "interrupted", nil end
+  if over == "time" then
+    kind, message = "time", ("the job's %g seconds are over (--max-seconds)"):format(context.limit)
+  end
   local finish = (kind == "interrupted" or kind == "time") and kind or nil
   output:finish(finish)
   if #output.ids == 0 then outputs = read_partial(job, finish) or outputs end
-  local result = make_result(job, outputs, clock, true)
+  local result = make_result(job, context, outputs, clock, true)
   result.error = {kind = kind, message = message, traceback = trace or json.null}
   return result
+end
+
+-- job: {model, script = {source, chunk_name}, prompt (ids), opt (checked values; max_tokens as
+-- the context allows), stages (chain.build's function), rule, sink (function(bytes) or nil),
+-- index, id, max_seconds}. Returns the result; where the job failed it has `error` {kind, message,
+-- traceback}, and what was emitted until then.
+function run.job(job)
+  local pending, result = job, nil
+  local function keep(_, value) result = value end
+  local function take()
+    local taken = pending
+    pending = nil
+    return taken
+  end
+  scheduler.run({next = take, done = keep, cut = keep, jobs = 1, share = false, bar = true}, body)
+  return result
+end
+
+-- Runs many: plan as scheduler.run takes it. Returns false after Ctrl-C, else true.
+function run.jobs(plan)
+  return scheduler.run(plan, body)
 end
 
 return run
