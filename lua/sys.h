@@ -23,7 +23,7 @@ const embed_file *sys_find_file(const embed_file *files, const char *name);
 void sys_progress(void *data, const char *what, int64_t done, int64_t total);
 /* Whether coroutines with this hook must end, and why; data is the sys_host. */
 llm_kind sys_over(void *data, lua_Hook hook);
-double sys_clock(void); /* s, monotonic */
+double sys_clock(void);         /* s, monotonic */
 bool sys_stopped(lua_State *L); /* whether Ctrl-C has asked */
 
 /* sys_file.c: adds its functions to the table on the top of the stack. */

@@ -65,7 +65,7 @@ describe("llmlua", function()
     local text = text_of "greedy -n 5 -p x"
     assert.equal(text, text_of "greedy.lua -n 5 -p x")
     assert.equal(text, text_of "scripts/greedy.lua -n 5 -p x")
-    fails(2, "nosuch", "no script 'nosuch'; bundled: beam, ")
+    fails(2, "nosuch", "no script 'nosuch'; bundled: ")
     fails(2, "/tmp", "no script '/tmp'")
     fails(2, "--json greedy", "the script comes first")
   end)

@@ -106,6 +106,7 @@ describe("options", function()
     refused("--top-p: '1.5' is not a number from 0 to 1", "--top-p", "1.5")
     refused("--repetition-penalty: '0' is not a number above 0", "--repetition-penalty", "0")
     refused("--seed: '99999999999999999999' is not an integer", "--seed", "99999999999999999999")
+    refused("--prompt-ids: '1,,2' is not a list of integers", "--prompt-ids", "1,,2")
     refused("--prompt-ids: '1,-2' is not a list of integers", "--prompt-ids", "1,-2")
     refused("--stop-rule: '/nonexistent' is not a file that can be read", "--stop-rule",
       "/nonexistent")
@@ -141,7 +142,7 @@ describe("options", function()
     wrong("option 'x': default: --x: 0 is not an integer of at least 1",
       {x = {default = 0, min = 1}})
     wrong("option 'x': unknown key 'hlep'; "
-      .. "known: above, choices, default, help, max, min, of, type",
+      .. "known: above, choices, default, help, max, min, of, split, type",
       {x = {default = 0, hlep = "?"}})
     wrong("option 'seed' of the script is a common option", {seed = 1})
     wrong("option 'A-b': names are lower case letters, digits and _", {["A-b"] = 1})
@@ -167,6 +168,16 @@ describe("options", function()
     assert.equal("no common option 'modle'", message)
     local opt = options.seal(assert(options.parse({}, specs)), specs, options.common_names())
     assert.is_nil(opt.top_k)
+  end)
+
+  it("of a tool may come with arguments", function()
+    local specs = assert(options.collect(declared, {"engine"}, "FILE…"))
+    local values = options.parse({"a", "--beam", "3", "b", "-"}, specs)
+    assert.same({"a", "b", "-"}, values.arguments)
+    assert.equal(3, values.beam)
+    assert(options.help("x", "", specs):find("Usage: llmlua x FILE… [options]", 1, true))
+    local _, message = options.parse({"a", "--beem"}, specs)
+    assert(message:find("unknown option '--beem'", 1, true), message)
   end)
 
   it("are all in --help", function()

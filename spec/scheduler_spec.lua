@@ -91,6 +91,45 @@ describe("jobs side by side", function()
     assert(llm.stats().passes - before <= 14)
   end)
 
+  it("share the passes of each model where they have two", function()
+    local other = h.tiny "llama-f32"
+    local source = [[return {options = {other = {type = "model"}},
+    decode = function(model, prompt, opt, emit)
+      local kv, second = model:cache(), opt.other:cache()
+      local logits = model:forward(kv, prompt)
+      while true do
+        local id = logits:argmax():item()
+        local hint = opt.other:forward(second, id % opt.other.vocab_size):argmax():item()
+        if emit((id + hint) % model.vocab_size) then return end
+        logits = model:forward(kv, id)
+      end
+    end}]]
+    local list, alone = {}, {}
+    for i = 1, 5 do
+      alone[i] = line(jobs.run(model, source, "-n 8", PROMPTS[i], {other = other}))
+      list[i] = jobs.make(model, source, "-n 8", PROMPTS[i], {other = other})
+    end
+    local before = llm.stats().passes
+    for i, result in ipairs((jobs.run_all(list, 5))) do assert.equal(alone[i], line(result)) end
+    assert(llm.stats().passes - before <= 20)
+    other:close()
+  end)
+
+  it("keep their pace beside a long prefill", function()
+    local narrow = h.builtin {piece = 32, eog = {}}
+    local long, emitted, at_end = {}, 0, nil
+    for i = 1, 400 do long[i] = i * 37 % 1000 + 3 end
+    local short = jobs.make(narrow, "greedy", "-n 40", {5, 6, 7}, nil,
+      {rule = function() emitted = emitted + 1 end})
+    local other = jobs.make(narrow, "greedy", "-n 1", long, nil,
+      {rule = function() at_end = emitted end})
+    local alone = line(jobs.run(narrow, "greedy", "-n 1", long))
+    local results = jobs.run_all({short, other}, 2)
+    assert(at_end >= 10, at_end)
+    assert.equal(alone, line(results[2]))
+    narrow:close()
+  end)
+
   it("end in any order and start when a place is free", function()
     local list = {}
     for i = 1, 6 do list[i] = make("greedy", "-n " .. (i % 2 == 0 and 2 or 20), i) end

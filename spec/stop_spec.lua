@@ -25,11 +25,16 @@ describe("a stop string", function()
   end)
 end)
 
+-- The rule of a job with seed 0.
+local function rule_of(path)
+  return assert(assert(stop.read_rule(path))(0))
+end
+
 describe("a stop rule", function()
   it("is a file that returns a function", function()
     local path = h.write(h.scratch "rule.lua",
       "return function(ids, text) return #ids > 2 or text end")
-    local rule = assert(stop.load_rule(path))
+    local rule = rule_of(path)
     assert.is_true(rule({1, 2, 3}, "x"))
     assert.equal("y", rule({1}, "y"))
   end)
@@ -41,7 +46,7 @@ describe("a stop rule", function()
       ["return function("] = "expected",
     } do
       local path = h.write(h.scratch "rule.lua", text)
-      local rule, wrong = stop.load_rule(path)
+      local rule, wrong = stop.read_rule(path)
       assert.is_nil(rule)
       assert(wrong:find(message, 1, true), wrong)
       assert(wrong:find("rule.lua", 1, true), wrong)
@@ -50,9 +55,19 @@ describe("a stop rule", function()
 
   it("that throws is an error that names it", function()
     local path = h.write(h.scratch "rule.lua", "return function() error('boom', 0) end")
-    local ok, err = pcall(assert(stop.load_rule(path)), {}, "")
+    local ok, err = pcall(rule_of(path), {}, "")
     assert.is_false(ok)
     assert.equal("script", err.kind)
     assert.equal(("stop rule %s: boom"):format(path), err.message)
+  end)
+
+  it("is each job's own: what its file keeps in locals no other job sees", function()
+    local path = h.write(h.scratch "rule.lua",
+      "local n = 0 return function() n = n + 1 return n > 1 end")
+    local make = assert(stop.read_rule(path))
+    local a, b = make(0), make(0)
+    assert.is_false(a({1}, ""))
+    assert.is_true(a({1}, ""))
+    assert.is_false(b({1}, ""))
   end)
 end)

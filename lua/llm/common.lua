@@ -1,11 +1,18 @@
--- The options that every strategy has. `section` groups them in --help.
+-- The options that every strategy has. `section` groups them in --help. `line`: a line of --prompts
+-- may have its own. `fixed`: results depend on it, so a run that is continued has the same.
 
 local function option(section, name, short, spec)
   spec.section, spec.name, spec.short = section, name, short
   return spec
 end
 
-return {
+-- Of one text.
+local function own(section, name, short, spec)
+  spec.line, spec.fixed = true, true
+  return option(section, name, short, spec)
+end
+
+local common = {
   option("prompt", "model", "m", {type = "string", arg = "FILE",
     help = "GGUF file (else LLMLUA_MODEL, else the built-in model)"}),
   option("prompt", "prompt", "p", {type = "string", arg = "TEXT",
@@ -15,45 +22,69 @@ return {
   option("prompt", "prompt_ids", nil, {type = "list", of = "integer", least = 0, arg = "IDS",
     help = "the prompt as token ids, such as 1,2,3"}),
 
-  option("end", "max_tokens", "n", {type = "integer", default = 256, min = 0,
+  own("end", "max_tokens", "n", {type = "integer", default = 256, min = 0,
     help = "at most this many new tokens (end token included; also limited by the context)"}),
-  option("end", "min_tokens", nil, {type = "integer", default = 0, min = 0,
+  own("end", "min_tokens", nil, {type = "integer", default = 0, min = 0,
     help = "no end token before that many (adds min_new_tokens to the chain)"}),
-  option("end", "ignore_eog", nil, {type = "boolean", default = false,
+  option("end", "ignore_eog", nil, {fixed = true, type = "boolean", default = false,
     help = "no token ends the text"}),
-  option("end", "eog", nil, {type = "list", of = "integer", least = 0, arg = "IDS",
+  option("end", "eog", nil, {fixed = true, type = "list", of = "integer", least = 0, arg = "IDS",
     help = "the ids that end the text, instead of the file's"}),
-  option("end", "stop", nil, {type = "list", of = "string", split = false, arg = "TEXT",
+  own("end", "stop", nil, {type = "list", of = "string", split = false, arg = "TEXT",
     help = "end before this text (may be given several times)"}),
-  option("end", "stop_rule", nil, {type = "file",
+  option("end", "stop_rule", nil, {fixed = true, type = "file",
     help = "Lua file that returns function(ids, text), true to stop"}),
+  option("end", "max_seconds", nil, {type = "number", default = 600, above = 0, line = true,
+    help = "seconds a text may take, not counting the wait for others"}),
 
-  option("sampling", "sampler", nil, {type = "string", arg = "CHAIN",
+  own("sampling", "sampler", nil, {type = "chain", arg = "CHAIN",
     help = "samplers in order: \"top_k=40, min_p(p=0.05), temperature=0.8\""}),
-  option("sampling", "temperature", nil, {type = "number", min = 0, help = "0 is greedy"}),
-  option("sampling", "top_k", nil, {type = "integer", min = 0, help = "0 is off"}),
-  option("sampling", "top_p", nil, {type = "number", min = 0, max = 1, help = "1 is off"}),
-  option("sampling", "min_p", nil, {type = "number", min = 0, max = 1, help = "0 is off"}),
-  option("sampling", "repetition_penalty", nil, {type = "number", above = 0, help = "1 is off"}),
-  option("sampling", "presence_penalty", nil, {type = "number", help = "0 is off"}),
-  option("sampling", "frequency_penalty", nil, {type = "number", help = "0 is off"}),
-  option("sampling", "seed", nil, {type = "integer", default = 0, help = "of all randomness"}),
+  own("sampling", "temperature", nil, {type = "number", min = 0, help = "0 is greedy"}),
+  own("sampling", "top_k", nil, {type = "integer", min = 0, help = "0 is off"}),
+  own("sampling", "top_p", nil, {type = "number", min = 0, max = 1, help = "1 is off"}),
+  own("sampling", "min_p", nil, {type = "number", min = 0, max = 1, help = "0 is off"}),
+  own("sampling", "repetition_penalty", nil, {type = "number", above = 0, help = "1 is off"}),
+  own("sampling", "presence_penalty", nil, {type = "number", help = "0 is off"}),
+  own("sampling", "frequency_penalty", nil, {type = "number", help = "0 is off"}),
+  own("sampling", "seed", nil, {type = "integer", default = 0, help = "of all randomness"}),
 
   option("engine", "device", nil, {type = "string", default = "auto",
     choices = {"auto", "cpu", "ref"}, help = "where to compute; ref is slow and exact"}),
   option("engine", "threads", nil, {type = "integer", min = 1, max = 1024,
     help = "default: the cores this process may use"}),
-  option("engine", "ctx", nil, {type = "integer", min = 1,
+  option("engine", "ctx", nil, {fixed = true, type = "integer", min = 1,
     help = "positions a sequence may have (default: as trained, at most 4096)"}),
-  option("engine", "kv", nil, {type = "string", choices = {"f32", "f16", "q8_0"},
+  option("engine", "kv", nil, {fixed = true, type = "string", choices = {"f32", "f16", "q8_0"},
     help = "type of the key/value cache (default: the device's)"}),
   option("engine", "pages", nil, {type = "integer", min = 1,
     help = "memory for keys and values, in pages of 32 positions"}),
   option("engine", "max_rows", nil, {type = "integer", default = 1024, min = 1,
     help = "rows of logits one pass may be asked for"}),
 
-  option("output", "logprobs", nil, {type = "integer", min = 0,
+  option("batch", "prompts", nil, {type = "string", arg = "FILE",
+    help = "a prompt a line: JSON objects or plain text (- is standard input)"}),
+  option("batch", "prompts_format", nil, {type = "string", default = "auto",
+    choices = {"auto", "jsonl", "text"}, help = "auto: by name, else by the first character"}),
+  option("batch", "out", nil, {type = "string", arg = "FILE",
+    help = "a line of JSON for each (default: standard output); the same command continues it"}),
+  option("batch", "jobs", nil, {type = "integer", default = 16, min = 1, max = 4096,
+    help = "at most so many side by side"}),
+  option("batch", "ordered", nil, {type = "boolean", default = false,
+    help = "results in the order of the prompts, not of completion"}),
+  option("batch", "overwrite", nil, {type = "boolean", default = false,
+    help = "drop what --out holds and begin anew"}),
+  option("batch", "retry_errors", nil, {type = "boolean", default = false,
+    help = "drop the failed lines of --out and try them again"}),
+  option("batch", "shard", nil, {type = "string", arg = "I/N",
+    help = "every N-th prompt from the I-th on (default: the rank under srun and mpirun); "
+      .. "--out x.jsonl becomes x.I-of-N.jsonl"}),
+
+  own("output", "logprobs", nil, {type = "integer", min = 0,
     help = "log-probability of each token, and of the N likeliest (with --json)"}),
+  own("output", "processed_logprobs", nil, {type = "boolean", default = false,
+    help = "with --logprobs: those after the sampler chain too"}),
+  option("output", "explain", nil, {type = "boolean", default = false,
+    help = "what each sampler kept, at each step, on standard error"}),
   option("output", "json", nil, {type = "boolean", default = false,
     help = "one line of JSON instead of the text"}),
   option("output", "quiet", nil, {type = "boolean", default = false,
@@ -63,3 +94,5 @@ return {
   option("output", "version", nil, {type = "boolean", default = false, help = "print the version"}),
   option("output", "help", "h", {type = "boolean", default = false, help = "print this"}),
 }
+
+return common

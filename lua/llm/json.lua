@@ -1,5 +1,5 @@
--- JSON as llmlua writes and reads it: dkjson with the keys in the order of the result schema, lists
--- that stay lists when they are empty, and broken UTF-8 replaced.
+-- JSON as llmlua writes and reads it: the keys in the order of the result schema, lists that stay
+-- lists when they are empty, broken UTF-8 replaced. dkjson reads it.
 
 local dkjson = require "dkjson"
 local text = require "llm.text"
@@ -15,6 +15,9 @@ local ORDER = {
   "kind", "message", "traceback",
 }
 
+local rank = {}
+for i, key in ipairs(ORDER) do rank[key] = i end
+
 local list_meta = {__jsontype = "array"}
 
 -- Marks a list, so that it is [] when empty.
@@ -22,21 +25,64 @@ function json.list(t)
   return setmetatable(t, list_meta)
 end
 
+-- All keys: those of the order first, then the others by their text. The line of a value is thus
+-- the same in every run.
+local function sorted_keys(t, places)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b)
+    local x, y = places[a] or math.huge, places[b] or math.huge
+    if x ~= y then return x < y end
+    return tostring(a) < tostring(b)
+  end)
+  return keys
+end
+
+local function is_list(t)
+  local n = #t
+  if n > 0 then return next(t, n) == nil end
+  local meta = getmetatable(t)
+  return next(t) == nil and meta and meta.__jsontype == "array"
+end
+
+local encode = {}
+
+function encode.string(v) return dkjson.quotestring(text.sanitize(v)) end
+
+encode.boolean = tostring
+
+function encode.number(v)
+  if v ~= v or v == math.huge or v == -math.huge then return "null" end
+  return tostring(v)
+end
+
+function encode.table(v, places)
+  if v == json.null then return "null" end
+  local parts = {}
+  if is_list(v) then
+    for i, item in ipairs(v) do parts[i] = encode[type(item)](item, places) end
+    return "[" .. table.concat(parts, ",") .. "]"
+  end
+  for i, key in ipairs(sorted_keys(v, places)) do
+    parts[i] = encode.string(tostring(key)) .. ":" .. encode[type(v[key])](v[key], places)
+  end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
 -- One line of JSON. Infinities and NaN become null.
 function json.encode(value, order)
-  local function clean(v)
-    if type(v) == "string" then return text.sanitize(v) end
-    if type(v) ~= "table" or v == json.null then return v end
-    local out = setmetatable({}, getmetatable(v))
-    for k, item in pairs(v) do out[clean(k)] = clean(item) end
-    return out
+  local places = rank
+  if order then
+    places = {}
+    for i, key in ipairs(order) do places[key] = i end
   end
-  return dkjson.encode(clean(value), {keyorder = order or ORDER})
+  return encode[type(value)](value, places)
 end
 
 -- A value, or nil, message. null is json.null; integers stay integers.
 function json.decode(line)
-  local value, after, message = dkjson.decode(line, 1, json.null)
+  local ok, value, after, message = pcall(dkjson.decode, line, 1, json.null)
+  if not ok then return nil, "nested too deeply" end
   if message then return nil, message end
   if line:find("%S", after) then return nil, "more than one value" end
   return value

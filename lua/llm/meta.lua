@@ -934,6 +934,8 @@ function Seq:fork(id) end
 ---draws. A sequence runs behind its last id; `ahead` is a fork of it with guesses appended.
 ---@class llm.speculation
 ---@field room fun(opt: llm.Opt, seq: llm.Seq, n: integer): integer how many of n guesses are of use
+---@field pace fun(n: integer, n_made: integer, n_right: integer, most: integer): integer how many to
+--- guess next when n were wanted, n_made were made and n_right of those were right
 ---@field rewind fun(kv: llm.Cache, n: integer) drops all but the first n ids
 ---@field rest fun(kv: llm.Cache, seq: llm.Seq): integer[] the ids that the cache does not hold
 ---@field verify fun(model: llm.Model, kv: llm.Cache, seq: llm.Seq, ahead: llm.Seq,

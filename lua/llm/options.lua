@@ -1,23 +1,24 @@
 -- Options: what a script declares, checked values from text or typed, the command line, --help. An
 -- option is a record {name, type, default, choices, min, max, above, of, least, split, help, arg,
--- short, section}; types: integer, number, string, boolean, list, file, model, choice.
+-- short, section}; types: integer, number, string, boolean, list, file, model, choice, chain.
 
 local argparse = require "argparse"
+local chain_text = require "llm.chain_text"
 local common = require "llm.common"
 
 local options = {}
 
 local KEYS = {default = true, type = true, choices = true, min = true, max = true, above = true,
-  of = true, help = true}
+  of = true, split = true, help = true}
 local TYPES = {integer = true, number = true, string = true, boolean = true, list = true,
   file = true, model = true, choice = true}
-local RESERVED = {partial = true} -- fields of opt that are no options
+local RESERVED = {partial = true, arguments = true} -- fields of opt that are no options
 local PLACES = {integer = "N", number = "X", string = "TEXT", list = "LIST", file = "FILE",
   model = "FILE", choice = "WHICH"}
 local SECTIONS = {
   {"script", "Options of this script"}, {"prompt", "Model and prompt"}, {"end", "End of the text"},
   {"sampling", "Sampling (a chain, or the single filters in a fixed order)"},
-  {"engine", "Engine"}, {"output", "Output"},
+  {"engine", "Engine"}, {"batch", "Many prompts"}, {"output", "Output"},
 }
 
 function options.flag(name)
@@ -56,6 +57,7 @@ function options.describe(spec)
   if spec.type == "list" then return ("a list of %ss"):format(spec.of or "string") end
   if spec.type == "file" then return "a file that can be read" end
   if spec.type == "model" then return "a GGUF file" end
+  if spec.type == "chain" then return "a chain of samplers" end
   return "a text"
 end
 
@@ -82,6 +84,11 @@ end
 
 convert.model = convert.string
 
+-- A text as it is, and data as the text that says the same.
+function convert.chain(_, value)
+  return type(value) == "string" and value or chain_text.write(value)
+end
+
 function convert.boolean(_, value)
   if type(value) == "boolean" then return value end
   if value == "true" or value == "false" then return value == "true" end
@@ -104,7 +111,8 @@ end
 local function split(text)
   local out = {}
   text = text:match("^%s*%[(.*)%]%s*$") or text
-  for item in text:gmatch("[^,]+") do out[#out + 1] = item:match("^%s*(.-)%s*$") end
+  if text:find("^%s*$") then return out end
+  for item in (text .. ","):gmatch("([^,]*),") do out[#out + 1] = item:match("^%s*(.-)%s*$") end
   return out
 end
 
@@ -167,7 +175,7 @@ local function read_spec(name, value)
   for key, item in pairs(is_record(value) and value or {default = value}) do
     if not KEYS[key] then
       return nil, ("option '%s': unknown key '%s'; known: %s"):format(name, tostring(key),
-        "above, choices, default, help, max, min, of, type")
+        "above, choices, default, help, max, min, of, split, type")
     end
     spec[key] = item
   end
@@ -202,9 +210,10 @@ end
 
 -- The options of a script (its table, or nil) and the common ones, as a list of records with an
 -- index by name; or nil, message. wanted: a list of the common options, or of their sections, that
--- there are (nil: all).
-function options.collect(declared, wanted)
-  local specs, names = {}, {}
+-- there are (nil: all). arguments: what the command line may hold besides options, in words
+-- ("FILE…"); nil: nothing.
+function options.collect(declared, wanted, arguments)
+  local specs, names = {arguments = arguments}, {}
   if declared ~= nil and type(declared) ~= "table" then
     return nil, ("options must be a table, got a %s"):format(type(declared))
   end
@@ -218,7 +227,7 @@ function options.collect(declared, wanted)
   local picked, message = pick_common(wanted)
   if not picked then return nil, message end
   for _, spec in ipairs(common) do
-    if specs[spec.name] then
+    if picked[spec.name] and specs[spec.name] then
       return nil, ("option '%s' of the script is a common option"):format(spec.name)
     end
     if picked[spec.name] then specs[#specs + 1], specs[spec.name] = spec, spec end
@@ -266,7 +275,8 @@ end
 
 local function make_parser(name, about, specs)
   local parser = argparse(name, about):add_help(false)
-    :usage(("Usage: llmlua %s [options]"):format(name))
+    :usage(("Usage: llmlua %s %s[options]"):format(name,
+      specs.arguments and specs.arguments .. " " or ""))
     :help_max_width(98):help_description_margin(30)
   for _, section in ipairs(SECTIONS) do
     local elements = {}
@@ -284,9 +294,10 @@ local function make_parser(name, about, specs)
 end
 
 -- Joins each option with its value, as --name=value, so that a value may begin with anything.
--- Returns the list, or nil, message. An option that is not known is returned alone.
+-- Returns the list and the arguments that are no options; or nil, message. An option that is not
+-- known is returned alone.
 local function join_values(args, specs)
-  local by_flag, off, out, i = {}, {}, {}, 1
+  local by_flag, off, out, positional, i = {}, {}, {}, {}, 1
   for _, spec in ipairs(specs) do
     by_flag[options.flag(spec.name)] = spec
     if spec.type == "boolean" then off[options.flag("no_" .. spec.name)] = spec end
@@ -301,11 +312,13 @@ local function join_values(args, specs)
     local spec = by_flag[name or arg]
     if off[arg] and not spec then
       out[#out + 1] = arg
+    elseif not spec and specs.arguments and not arg:find("^%-.") then
+      positional[#positional + 1] = arg
     elseif not spec then
       if not arg:find("^%-.") or arg == "--" then
         return nil, ("unexpected argument '%s'"):format(arg)
       end
-      return {arg}, nil, arg -- the parser says which known one is near
+      return {arg}, positional, arg -- the parser says which known one is near
     elseif spec.type == "boolean" then
       local on = true
       if value then on = options.check(spec, value) end
@@ -321,14 +334,14 @@ local function join_values(args, specs)
     end
     i = i + 1
   end
-  return out
+  return out, positional
 end
 
--- Returns the values by name (defaults filled in) and the set of names that were given; or nil,
--- message.
+-- Returns the values by name (defaults filled in; `arguments`: what is no option) and the set of
+-- names that were given; or nil, message.
 function options.parse(args, specs)
-  local joined, message, unknown = join_values(args, specs)
-  if not joined then return nil, message end
+  local joined, positional, unknown = join_values(args, specs)
+  if not joined then return nil, positional end
   local ok, found = make_parser("SCRIPT", nil, specs):pparse(joined)
   if not ok then return nil, (found:gsub("\n", "; ")) end
   if unknown then return nil, ("unknown option '%s'"):format(unknown) end
@@ -354,6 +367,7 @@ function options.parse(args, specs)
       values[spec.name] = spec.default
     end
   end
+  values.arguments = positional
   return values, given
 end
 

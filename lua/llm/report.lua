@@ -1,5 +1,6 @@
 -- What a run says on standard error at its end, in words.
 
+local chain = require "llm.chain"
 local json = require "llm.json"
 local sys = require "llm.sys"
 
@@ -26,6 +27,16 @@ function report.figures(result)
   if known(t.passes) then add("%d passes", t.passes) end
   add("peak memory %.0f MB", sys.peak_rss() / 1e6)
   return table.concat(parts, ", ")
+end
+
+-- What hears from each sampler (chain.build's tell) with --explain, and writes a line each:
+-- "step 3: top_p kept 37 of 49152, mass 0.9004". what: text before it, of one of many prompts.
+function report.explainer(what)
+  what = type(what) == "string" and what or ""
+  return function(record)
+    local row = record.row > 1 and (", row %d"):format(record.row) or ""
+    io.stderr:write(what, "step ", record.step or "?", row, ": ", chain.explain_line(record), "\n")
+  end
 end
 
 return report

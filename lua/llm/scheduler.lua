@@ -217,8 +217,9 @@ end
 function Run:admit()
   if not self:readmit() then return end
   while #self.live < self.plan.jobs do
-    local job = self.waiting or not self.is_exhausted and self.plan.next() or nil
-    self.waiting, self.is_exhausted = nil, job == nil
+    local job = self.waiting
+    if not job and not self.is_exhausted then job = self.plan.next() end
+    self.waiting, self.is_exhausted = nil, self.is_exhausted or job == nil
     if not job then return end
     if #self.live > 0 and free_pages(job.model) < #job.prompt // PAGE + 1 + #self.live then
       self.waiting = job
@@ -341,7 +342,8 @@ function Run:close()
   for model in pairs(self.shared) do pcall(requests.share, model, false) end
 end
 
--- plan: {next = function() → a job (see llm.run), or nil when there are no more,
+-- plan: {next = function() → a job (see llm.run), nil when there are no more, false when there is
+--     none now: it is asked again after a pass,
 --   done = function(job, result), called as each ends,
 --   cut = function(job, result), of those that Ctrl-C ended (nil: nobody asks),
 --   jobs = the most side by side, tick = function() after each pass (nil: none),

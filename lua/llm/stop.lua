@@ -1,6 +1,8 @@
 -- Stop strings and stop rules.
 
 local fail = require "llm.fail"
+local sandbox = require "llm.sandbox"
+local sys = require "llm.sys"
 
 local stop = {}
 
@@ -31,9 +33,18 @@ function stop.pending(text, stops)
   return most
 end
 
--- A file that returns function(ids, text) → true to stop. Returns the function, or nil, message.
-function stop.load_rule(path)
-  local chunk, message = loadfile(path)
+local function read_source(path)
+  local file, message = io.open(path, "rb")
+  if not file then return nil, message end
+  local source, wrong = file:read("a")
+  file:close()
+  if not source then return nil, wrong end
+  return (source:gsub("^#[^\n]*", ""))
+end
+
+-- Runs the chunk of a rule anew. Returns the rule, or nil, message.
+local function make_rule(path, source, seed)
+  local chunk, message = load(source, "@" .. path, "t", sandbox.environment(seed))
   if not chunk then return nil, message end
   local ok, rule = pcall(chunk)
   if not ok then return nil, ("stop rule %s: %s"):format(path, fail.line(rule)) end
@@ -46,6 +57,18 @@ function stop.load_rule(path)
     if not ran then fail.raise("script", "stop rule %s: %s", path, fail.line(over)) end
     return over
   end
+end
+
+-- A file that returns function(ids, text) → true to stop. Returns a function(seed) which makes such
+-- a rule for one job: what its file keeps in locals is that job's own; and the hash of its source.
+-- Or nil, message.
+function stop.read_rule(path)
+  local source, message = read_source(path)
+  if not source then return nil, message end
+  local rule
+  rule, message = make_rule(path, source, 0)
+  if not rule then return nil, message end
+  return function(seed) return make_rule(path, source, seed) end, sys.hash(source)
 end
 
 return stop

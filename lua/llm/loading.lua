@@ -1,0 +1,38 @@
+-- The models that the options of the command line name.
+
+local llm = require "llm"
+local ending = require "llm.ending"
+local sys = require "llm.sys"
+
+local loading = {}
+
+local function load_opts(opt)
+  local eog = opt.eog
+  if opt.ignore_eog then eog = {} end
+  return {device = opt.device, threads = opt.threads, ctx = opt.ctx, kv = opt.kv,
+    pages = opt.pages, max_rows = opt.max_rows, eog = eog}
+end
+
+local function load_model(path, opt)
+  local model, message = llm.load(path, load_opts(opt))
+  if model then return model end
+  if sys.interrupted() then ending.exit(ending.INTERRUPTED, "interrupted") end
+  ending.exit(ending.FAILURE, "%s", message)
+end
+
+-- Returns the model, and whether it is the built-in one. Options of type model become models.
+function loading.models(opt, specs)
+  local path = opt.model or os.getenv("LLMLUA_MODEL")
+  if path == "" then path = nil end
+  local model = load_model(path, opt)
+  for _, spec in ipairs(specs) do
+    if spec.type == "model" and opt[spec.name] then
+      opt[spec.name] = load_model(opt[spec.name], opt)
+    end
+  end
+  if model.warning and not opt.quiet then ending.say("%s", model.warning) end
+  if opt.verbose then io.stderr:write(model:describe(), "\n") end
+  return model, path == nil
+end
+
+return loading
