@@ -2,12 +2,16 @@
 -- what share that is of the memory roof: the bytes of weights and of keys and values that a step
 -- must read × steps/s ÷ the best read bandwidth found in the same run (Williams et al. 2009,
 -- "Roofline"). The best of `repeats` measurements counts, and of the bandwidth the best so far. A
--- row is printed when it is measured, so that an interruption loses no other.
+-- row is printed when it is measured, so that an interruption loses no other. Of jobs, each a
+-- script of its own under the scheduler, it also says which share of a step is Lua's.
+local chain = require "llm.chain"
 local json = require "llm.json"
+local options = require "llm.options"
+local run = require "llm.run"
 local sys = require "llm.sys"
 
 local ORDER = {"model", "device", "threads", "bandwidth", "runs", "error", "kind", "rows",
-  "prefill_tps", "step_ms", "decode_tps", "bytes", "roof"}
+  "prefill_tps", "step_ms", "decode_tps", "bytes", "roof", "lua"}
 
 -- Ids that are not the same over and over.
 local function make_ids(model, n, seed)
@@ -41,8 +45,49 @@ local function prefill(model, kind, n_rows, context)
   return kvs, logits, took
 end
 
--- One measurement of a run {kind, rows}: notes the best of prefill_s and step_s.
+-- scripts/greedy.lua, but that no token ends it.
+local GREEDY = [[return {decode = function(model, prompt, opt, emit)
+  local kv = model:cache()
+  local logits = model:forward(kv, prompt)
+  for _ = 1, opt.max_tokens do
+    local id = opt.sampler.filter(logits):argmax():item()
+    if emit(model:is_eog(id) and 0 or id) then return end
+    logits = model:forward(kv, id)
+  end
+end}]]
+
+-- As many jobs side by side. Counted are the steps from when all decode until the first ends.
+local function measure_jobs(model, r, opt)
+  local specs, n_started, n_rows, first, last = options.collect(nil), 0, nil, nil, nil
+  local plan = {jobs = r.rows, share = false, done = function() end}
+  function plan.next()
+    n_started = n_started + 1
+    if n_started > r.rows then return nil end
+    local values = options.parse({}, specs)
+    values.max_tokens, values.max_rows = opt.steps, model.max_rows
+    return {model = model, prompt = make_ids(model, opt.context, n_started),
+      script = {source = GREEDY, chunk_name = "@greedy"}, opt = options.seal(values, specs),
+      stages = chain.build({}, model)}
+  end
+  function plan.tick()
+    local stats = llm.stats()
+    local now = {t = sys.clock(), passes = stats.passes, lua = stats.lua_s, step = stats.step_s}
+    if n_rows and stats.forward_rows - n_rows == r.rows then first, last = first or now, now end
+    n_rows = stats.forward_rows
+  end
+  run.jobs(plan)
+  if not last or last.passes == first.passes then
+    error(llm.error("input", ("%d steps are too few to time %d jobs"):format(opt.steps, r.rows)))
+  end
+  local step_s = (last.t - first.t) / (last.passes - first.passes)
+  if step_s < (r.step_s or math.huge) then
+    r.step_s, r.lua = step_s, (last.lua - first.lua) / (last.step - first.step)
+  end
+end
+
+-- One measurement of a run {kind, rows}: notes the best of prefill_tps and step_s.
 local function measure(model, r, opt)
+  if r.kind == "jobs" then return measure_jobs(model, r, opt) end
   local kvs, logits, took = prefill(model, r.kind, r.rows, opt.context)
   local n_fed = r.kind == "beams" and opt.context or opt.context * r.rows
   r.prefill_tps = math.max(r.prefill_tps or 0, n_fed / took)
@@ -73,8 +118,9 @@ local function print_head(model, threads, bandwidth)
 end
 
 local function print_row(r)
-  io.write(("%-6s %5d %12.1f %10.2f %12.1f %10.1f %5.1f%%\n"):format(r.kind, r.rows,
-    r.prefill_tps, r.step_ms, r.decode_tps, r.bytes / 1e6, 100 * r.roof))
+  io.write(("%-6s %5d %12s %10.2f %12.1f %10.1f %5.1f%%%s\n"):format(r.kind, r.rows,
+    r.prefill_tps and ("%.1f"):format(r.prefill_tps) or "", r.step_ms, r.decode_tps, r.bytes / 1e6,
+    100 * r.roof, r.lua and ("  Lua %.1f %% of the step"):format(100 * r.lua) or ""))
   io.stdout:flush()
 end
 
@@ -85,6 +131,7 @@ return {
     rows = {default = {1, 4, 16}, help = "batch sizes"},
     beams = {default = 4, min = 0, help = "also that many forks of one context; 0: none"},
     context = {default = 128, min = 1, help = "tokens before the first step"},
+    jobs = {default = 0, min = 0, help = "also that many jobs under the scheduler; 0: none"},
     steps = {default = 32, min = 1, help = "decode steps of a measurement"},
     repeats = {default = 3, min = 1, help = "the best of so many"},
     roof_mb = {default = 256, min = 1, max = 65536, help = "memory read to find the bandwidth"},
@@ -93,6 +140,7 @@ return {
     local threads = opt.threads or tonumber((model.device_info or ""):match("(%d+) thread")) or 1
     local runs, bandwidth = {}, 0
     for _, n in ipairs(opt.rows) do runs[#runs + 1] = {kind = "batch", rows = n} end
+    if opt.jobs > 0 then runs[#runs + 1] = {kind = "jobs", rows = opt.jobs} end
     if opt.beams > 0 then runs[#runs + 1] = {kind = "beams", rows = opt.beams} end
     for _, r in ipairs(runs) do
       if r.rows < 1 or r.rows > model.max_rows then

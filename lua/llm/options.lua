@@ -86,7 +86,8 @@ convert.model = convert.string
 
 -- A text as it is, and data as the text that says the same.
 function convert.chain(_, value)
-  return type(value) == "string" and value or chain_text.write(value)
+  if type(value) == "string" then return value end
+  return chain_text.write(value)
 end
 
 function convert.boolean(_, value)
@@ -135,10 +136,11 @@ end
 
 -- The value as the option's type, from the command line's text or a typed value; or nil, message.
 function options.check(spec, value)
-  local out = convert[spec.type](spec, value)
+  local out, why = convert[spec.type](spec, value)
   if out ~= nil and spec.choices and spec.type ~= "choice" then out = convert.choice(spec, out) end
   if out ~= nil then return out end
   local flag, wanted = options.flag(spec.name), options.describe(spec)
+  if why then return nil, ("%s: %s"):format(flag, why) end
   return nil, ("%s: %s is not %s"):format(flag, show(value), wanted)
 end
 
