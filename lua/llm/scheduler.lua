@@ -172,6 +172,12 @@ end
 -- Pages for one that found none, of the newest job that has any; the newest may be itself. Returns
 -- whether there is hope.
 function Run:relieve(short, model)
+  local _, missing = requests.state(short.request)
+  local free = free_pages(model)
+  if free >= missing and short.tried ~= free then -- others have ended since
+    short.tried = free
+    return true
+  end
   for i = #self.live, 2, -1 do
     local context = self.live[i]
     if context:set_aside(model) or context == short then
