@@ -166,22 +166,31 @@ int tensor_topk_joint(kern_device *device, kern_tensor x, int64_t k, int64_t gro
 
 /* ---- draws ---- */
 
-/* The words of ids 4·i … 4·i + 3. */
-static void draw_words(kern_key key, uint32_t i, uint32_t words[4]) {
-    const uint32_t counter[4] = {i, key.position, (uint32_t)key.stream,
-                                 (uint32_t)(key.stream >> 32)};
-    kern_philox(key.seed, counter, words);
+/* Noise comes in blocks of ids 32 · block …, the first of them column `first`, in a row of n
+ * columns. Copies a block's columns; −inf stands for those outside the row. */
+static void block_read(const float *x, int64_t first, int64_t n, float part[32]) {
+    for (int i = 0; i < 32; i++)
+        part[i] = first + i >= 0 && first + i < n ? x[first + i] : -INFINITY;
 }
+
+static bool block_is_whole(int64_t first, int64_t n) { return first >= 0 && first + 32 <= n; }
 
 static void gumbel_row(const void *data, int64_t i_row) {
     const job *j = data;
     const float *x = x_row(j, i_row);
-    float *out = j->scores + i_row * j->x.n_columns;
-    uint32_t words[4] = {0};
-    for (int64_t i = 0; i < j->x.n_columns; i++) {
-        const uint32_t v = (uint32_t)i + (uint32_t)j->base;
-        if (i == 0 || v % 4 == 0) draw_words(j->keys[i_row], v / 4, words);
-        out[i] = isfinite(x[i]) ? x[i] + kern_word_gumbel(words[v % 4]) : x[i];
+    const int64_t n = j->x.n_columns, base = j->base;
+    float *out = j->scores + i_row * n;
+    for (int64_t block = base / 32; block * 32 - base < n; block++) {
+        const int64_t first = block * 32 - base;
+        if (block_is_whole(first, n)) {
+            j->f->add_noise(j->keys[i_row], (uint32_t)block, x + first, out + first);
+            continue;
+        }
+        float part[32];
+        block_read(x, first, n, part);
+        j->f->add_noise(j->keys[i_row], (uint32_t)block, part, part);
+        for (int i = 0; i < 32; i++)
+            if (first + i >= 0 && first + i < n) out[first + i] = part[i];
     }
 }
 
@@ -190,7 +199,7 @@ int tensor_gumbel(kern_device *device, kern_tensor x, int32_t base, const kern_k
                   kern_tensor out) {
     const job j = {
         .f = row_of(device), .x = x, .base = base, .keys = keys, .scores = host_f32(out)};
-    row_each(device, x.n_rows, (double)x.n_columns * 30, gumbel_row, &j);
+    row_each(device, x.n_rows, (double)x.n_columns * 8, gumbel_row, &j);
     return KERN_OK;
 }
 
@@ -221,12 +230,11 @@ static void sample_row(const void *data, int64_t i_row) {
     }
     const int64_t i_max = j->f->next_equal(x, 0, n, max);
     draw best = {max + kern_gumbel(key, (uint32_t)(i_max + base)), i_max};
-    for (int64_t block = base / 32; block * 32 - base < n; block++) { /* ids 32 · block … */
+    for (int64_t block = base / 32; block * 32 - base < n; block++) {
         const int64_t first = block * 32 - base;
-        const bool is_whole = first >= 0 && first + 32 <= n;
+        const bool is_whole = block_is_whole(first, n);
         float part[32];
-        for (int i = 0; i < 32 && !is_whole; i++)
-            part[i] = first + i >= 0 && first + i < n ? x[first + i] : -INFINITY;
+        if (!is_whole) block_read(x, first, n, part);
         const float *from = is_whole ? x + first : part;
         uint32_t words[32];
         uint32_t may = j->f->contenders(key, (uint32_t)block, from, best.score, words);

@@ -52,6 +52,8 @@ typedef struct row_functions {
     /* The words of ids 32·i … 32·i + 31, and a bit for each x[32] that, its noise added, may reach
      * `best`. −inf never does. */
     uint32_t (*contenders)(kern_key, uint32_t i, const float *x, float best, uint32_t words[32]);
+    /* out[32] = x[32] + the noise of ids 32·i … 32·i + 31; entries that are not finite stay */
+    void (*add_noise)(kern_key, uint32_t i, const float *x, float *out);
     /* out[m] = a[k] · b[k,m] */
     void (*multiply)(const float *a, int64_t k, const float *b, int64_t m, float *out);
 } row_functions;

@@ -359,6 +359,13 @@ static void test_noise(void) {
           "noise is finite");
     CHECK(kern_word_gumbel(0) < 22.9f && kern_word_gumbel(UINT32_MAX) > -2.9f,
           "the ends of the noise");
+    for (uint64_t word = 0; word <= UINT32_MAX; word += 9973) {
+        const double u = ((double)word + 0.5) * 0x1p-32, most = 1 - 0x1p-24;
+        const double want_noise = -log(-log1p(u < most ? -u : -most));
+        const double got = (double)kern_word_gumbel((uint32_t)word);
+        CHECK(fabs(got - want_noise) <= 0x1p-24 * fabs(want_noise) * (1 + 1e-6),
+              "noise of word %u is %.9g, not %.9g", (unsigned)word, got, want_noise);
+    }
     const kern_key key = {3, 5, 7};
     CHECK(llm_uniform((llm_key){3, 5, 7}) == kern_uniform(key, 0), "llm_uniform is that of id 0");
     double sum = 0;
