@@ -497,8 +497,9 @@ function Tensor:only_(ids) end
 ---@return llm.Tensor [rows, ids of a row]
 function Tensor:gather(ids) end
 
----Adds x to the entries with these ids. A flat list x is a value for each id if it has as many
----entries as ids for a row, unless it has one for each of several rows.
+---Adds x to the entries with these ids, once for each time that an id is given. A flat list x is a
+---value for each id if it has as many entries as ids for a row, unless it has one for each of
+---several rows.
 ---@param ids llm.RowIds see gather
 ---@param x llm.Operand
 ---@return llm.Tensor

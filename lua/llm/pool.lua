@@ -6,14 +6,32 @@ local fail = require "llm.fail"
 local Pool = {}
 Pool.__index = Pool
 
--- opt: beam, length_penalty, early_stopping (false, true or "never"), max_tokens, max_rows. What is
--- there when the job is interrupted is told by opt.partial.
-local function new(opt)
+-- Puts an entry behind those that are as good.
+local function insert(entries, entry)
+  local at = 1
+  while entries[at] and entries[at].score >= entry.score do at = at + 1 end
+  table.insert(entries, at, entry)
+end
+
+-- One list of several, best first.
+local function merge(lists)
+  local all = {}
+  for _, entries in ipairs(lists) do
+    for _, entry in ipairs(entries) do insert(all, entry) end
+  end
+  return all
+end
+
+-- opt: beam, length_penalty, early_stopping (false, true or "never"), max_tokens, max_rows. width:
+-- how many sequences it holds, opt.beam if none is given; a search in groups has a pool for each.
+-- What is in all pools of opt when the job is interrupted is told by opt.partial.
+local function new(opt, width)
   if opt.beam > opt.max_rows then
     fail.raise("misuse", "%d rows asked, --max-rows is %d", opt.beam, opt.max_rows)
   end
-  local pool = setmetatable({opt = opt, entries = {}, live = nil}, Pool)
-  function opt.partial() return pool:partial() end
+  local pool = setmetatable({opt = opt, width = width or opt.beam, entries = {}, live = nil}, Pool)
+  local others = rawget(opt, "partial")
+  function opt.partial() return merge({pool:partial(), others and others()}) end
   return pool
 end
 
@@ -21,10 +39,8 @@ end
 function Pool:add(seq, sum, n)
   if sum == -math.huge then return end
   local entry = {seq = seq, score = sum / n ^ self.opt.length_penalty}
-  local entries, at = self.entries, 1
-  while entries[at] and entries[at].score >= entry.score do at = at + 1 end
-  table.insert(entries, at, entry)
-  entries[self.opt.beam + 1] = nil
+  insert(self.entries, entry)
+  self.entries[self.width + 1] = nil
 end
 
 -- Whether the search is over after step n; best: the sum of the best live sequence, nil if none
@@ -33,7 +49,7 @@ end
 -- more.
 function Pool:is_over(best, n, seq)
   self.live = seq and {seq = seq, score = best / n ^ self.opt.length_penalty}
-  local opt, worst = self.opt, self.entries[self.opt.beam]
+  local opt, worst = self.opt, self.entries[self.width]
   if n >= opt.max_tokens or not best then return true end
   if not worst then return false end
   if opt.early_stopping == true then return true end
@@ -50,9 +66,11 @@ local function list(entries)
   return out
 end
 
--- What decode returns: new ids and score of each, best first.
-function Pool:results()
-  return list(self.entries)
+-- What decode returns: new ids and score of each, best first; of the other pools given too.
+function Pool:results(...)
+  local lists = {list(self.entries)}
+  for i, other in ipairs {...} do lists[i + 1] = list(other.entries) end
+  return merge(lists)
 end
 
 -- The same of a search that is not over; the best live sequence while none has ended.
