@@ -1,7 +1,9 @@
--- Chains of samplers: from text ("top_k=40, dry(multiplier=0.8)"), from the single sampling
--- options, and what a strategy gets of them as opt.sampler.
+-- Chains of samplers: from the options, the stages of a chain, and what a strategy gets of them as
+-- opt.sampler.
 
 local llm = require "llm"
+local blame = require "llm.blame"
+local chain_text = require "llm.chain_text"
 local check = require "llm.check"
 local fail = require "llm.fail"
 local scripts = require "llm.scripts"
@@ -9,85 +11,9 @@ local sys = require "llm.sys"
 
 local chain = {}
 
--- ---- the text of a chain ----
+chain.parse, chain.write = chain_text.parse, chain_text.write
 
-local WORDS = {["true"] = true, ["false"] = false}
-
-local function read_value(text)
-  local quoted = text:match('^"(.*)"$') or text:match("^'(.*)'$")
-  if quoted then return quoted end
-  if WORDS[text] ~= nil then return WORDS[text] end
-  if text == "nan" or text == "inf" then return nil end
-  return tonumber(text) or (text ~= "" and text or nil)
-end
-
--- Splits at commas outside of parentheses and quotes; nil if those do not match.
-local function split(text)
-  local parts, depth, quote, from = {}, 0, nil, 1
-  for at = 1, #text do
-    local c = text:sub(at, at)
-    if quote then
-      if c == quote then quote = nil end
-    elseif c == '"' or c == "'" then
-      quote = c
-    elseif c == "(" or c == "[" then
-      depth = depth + 1
-    elseif c == ")" or c == "]" then
-      depth = depth - 1
-    elseif c == "," and depth == 0 then
-      parts[#parts + 1] = text:sub(from, at - 1)
-      from = at + 1
-    end
-    if depth < 0 then return nil end
-  end
-  if depth ~= 0 or quote then return nil end
-  parts[#parts + 1] = text:sub(from)
-  for i, part in ipairs(parts) do parts[i] = part:match("^%s*(.-)%s*$") end
-  return parts
-end
-
-local function read_params(text)
-  local params, parts = {}, split(text)
-  if text:find("^%s*$") then return params end
-  for _, part in ipairs(parts or {}) do
-    local name, value = part:match("^([%a_][%w_]*)%s*=%s*(.*)$")
-    if name then value = read_value(value) end
-    if value == nil or params[name] ~= nil then return nil end
-    params[name] = value
-  end
-  return parts and params
-end
-
-local function read_stage(text)
-  local name, inside = text:match("^([%w_./-]+)%s*%((.*)%)$")
-  if name then
-    local params = read_params(inside)
-    return params and {name = name, params = params}
-  end
-  local bare
-  name, bare = text:match("^([%w_./-]+)%s*=%s*(.*)$")
-  if name then
-    local value = read_value(bare)
-    return value ~= nil and {name = name, bare = value} or nil
-  end
-  return text:find("^[%w_./-]+$") and {name = text, params = {}} or nil
-end
-
--- A list of {name, params} or {name, bare}: the only parameter; or nil, message.
-function chain.parse(text)
-  local stages = {}
-  if text:find("^%s*$") then return stages end
-  local parts = split(text)
-  for _, part in ipairs(parts or {text}) do
-    local stage = parts and read_stage(part)
-    if not stage then
-      return nil, ("sampler '%s' is not NAME, NAME=VALUE or NAME(PARAMETER=VALUE, …)")
-        :format(part)
-    end
-    stages[#stages + 1] = stage
-  end
-  return stages
-end
+-- ---- the options ----
 
 -- The chain that the single options ask for: penalties, temperature, top-k, top-p, min-p.
 function chain.from_options(opt)
@@ -190,12 +116,14 @@ local function find_unknown(stage, asked)
     return #asked > 1 and "takes several parameters, name them: " .. table.concat(asked, ", ")
       or nil
   end
+  local unknown = {}
   for name in pairs(stage.params) do
-    if not asked[name] then
-      if #asked == 0 then return ("unknown parameter '%s'; it takes none"):format(name) end
-      return ("unknown parameter '%s'; known: %s"):format(name, table.concat(asked, ", "))
-    end
+    if not asked[name] then unknown[#unknown + 1] = tostring(name) end
   end
+  table.sort(unknown)
+  if not unknown[1] then return nil end
+  if #asked == 0 then return ("unknown parameter '%s'; it takes none"):format(unknown[1]) end
+  return ("unknown parameter '%s'; known: %s"):format(unknown[1], table.concat(asked, ", "))
 end
 
 -- An error of a sampler that met a nil, with the parameters that it asked for and did not get.
@@ -249,13 +177,13 @@ local function describe(value)
 end
 
 -- Runs a stage; what it returns has the shape and the class of what it got.
-local function run_stage(stage, filter, asked, logits, seqs)
+local function run_stage(stage, filter, asked, logits, seqs, seed)
   local ok, out = xpcall(filter, function(value)
     if fail.is_error(value) and value.kind ~= "misuse" then return value end
     local told = explain(stage, asked, fail.describe(value))
     return llm.error(fail.is_error(value) and "misuse" or "script",
       ("sampler %s: %s"):format(stage.name, told))
-  end, logits, seqs)
+  end, logits, seqs, seed)
   if not ok then error(out, 0) end
   if llm.type(out) == llm.type(logits) and out.n_rows == logits.n_rows
     and out.n_columns == logits.n_columns then
@@ -265,23 +193,53 @@ local function run_stage(stage, filter, asked, logits, seqs)
     logits.n_rows, logits.n_columns)
 end
 
--- The stages as one function(logits, seqs) → logits; or nil, message.
-function chain.build(stages, model)
+-- Tells what a stage did with each row.
+local function tell_stage(tell, name, before, after, seqs)
+  local stays = after:gt(-math.huge)
+  local kept, mass = stays:sum():lists(), before:softmax():where(stays, 0):sum():lists()
+  for r = 1, after.n_rows do
+    local seq = seqs and seqs[r]
+    tell {step = seq and #seq - seq.n_prompt + 1, row = r, stage = name,
+      kept = math.tointeger(kept[r][1]), total = after.n_columns, mass = mass[r][1]}
+  end
+end
+
+-- What tell of chain.build is given, as text: "top_p kept 37 of 49152, mass 0.9004".
+function chain.explain_line(record)
+  return ("%s kept %d of %d, mass %.4f"):format(record.stage, record.kept, record.total,
+    record.mass)
+end
+
+-- The functions of chain.build without a stage, but for the one that --min-tokens adds.
+local empty = setmetatable({}, {__mode = "k"})
+
+-- The stages as one function(logits, seqs, seed, each) → logits; or nil, message. seed: of the
+-- job, default 0, which stages get as their third argument. tell (or nil): called after each stage
+-- for each row, with {step (place in the output), row, stage, kept (ids), total (ids), mass (of
+-- what was kept, in the distribution that the stage got)}. each(name, before, after, seqs): called
+-- after each stage in place of that.
+function chain.build(stages, model, tell)
   local filters, asked = {}, {}
   for i, stage in ipairs(stages) do
     local filter, known = make_stage(stage, model)
     if not filter then return nil, ("sampler %s: %s"):format(stage.name, known) end
     filters[i], asked[i] = filter, known
   end
-  return function(logits, seqs)
+  local function tell_each(...) tell_stage(tell, ...) end
+  local function run(logits, seqs, seed, each)
     if not check.is_tensor(logits) then
       fail.raise("misuse", "logits must be a Tensor, got a %s", type(logits))
     end
+    each = each or tell and tell_each
     for i, filter in ipairs(filters) do
-      logits = run_stage(stages[i], filter, asked[i], logits, seqs)
+      local before = logits
+      logits = run_stage(stages[i], filter, asked[i], before, seqs, seed)
+      if each then each(stages[i].name, before, logits, seqs) end
     end
     return logits
   end
+  empty[run] = #stages == 0 or #stages == 1 and stages[1].name == "min_new_tokens" or nil
+  return run
 end
 
 -- ---- opt.sampler ----
@@ -300,8 +258,12 @@ function Sampler:__call(logits, seqs)
 end
 
 -- build: what chain.build returned; own: the sequence of the job; seed: an integer.
+-- sampler.blame(err) returns an error of a choice with the sampler and the step in its message, and
+-- all other errors as they are.
 function chain.sampler(build, own, seed)
-  local sampler = setmetatable({rng = llm.rng(seed), asked = false}, Sampler)
+  local sampler = setmetatable({rng = llm.rng(seed), asked = false,
+    is_empty = empty[build] or false}, Sampler)
+  local last -- call: the strategy still has its logits, so that keeping them costs no memory
   function sampler.sequences(logits, seqs)
     sampler.asked = true
     if seqs ~= nil and type(seqs) ~= "table" then
@@ -317,7 +279,13 @@ function chain.sampler(build, own, seed)
     return seqs or {own}
   end
   function sampler.filter(logits, seqs)
-    return build(logits, sampler.sequences(logits, seqs))
+    seqs = sampler.sequences(logits, seqs)
+    last = {logits = logits, seqs = {}, lengths = {}}
+    for r, seq in ipairs(seqs) do last.seqs[r], last.lengths[r] = seq, #seq end
+    return build(logits, seqs, seed)
+  end
+  function sampler.blame(err)
+    return last and blame(build, last, seed, err) or err
   end
   return sampler
 end

@@ -33,7 +33,7 @@ function logprobs.entry(job, row, id, seq)
   local n_top = job.opt.logprobs or 0
   local entry = measure(row, {id}, n_top)[1]
   if job.opt.processed_logprobs then
-    entry.processed = measure(job.stages(row, {seq}), {id}, n_top)[1]
+    entry.processed = measure(job.stages(row, {seq}, job.opt.seed), {id}, n_top)[1]
   end
   return entry
 end

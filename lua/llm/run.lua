@@ -202,7 +202,7 @@ local function body(job, context)
     return result
   end
 
-  local kind, message, trace = fail.read(value, traceback)
+  local kind, message, trace = fail.read(job.opt.sampler.blame(value), traceback)
   if over == "interrupted" then kind, message, trace = "interrupted", "interrupted", nil end
   if over == "time" then
     kind, message = "time", ("the job's %g seconds are over (--max-seconds)"):format(context.limit)
