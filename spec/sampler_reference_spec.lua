@@ -3,6 +3,9 @@
 local llm = require "llm"
 local chain = require "llm.chain"
 local h = require "spec.helper"
+local lists = require "spec.rows"
+
+local sequence, near, kept, flat = lists.sequence, lists.near, lists.kept, lists.flat
 
 local FOLDER = "reference/samplers/"
 
@@ -16,33 +19,9 @@ local function sampler(name, params, model)
   return require("samplers." .. (FILES[name] or name))(params, model)
 end
 
-local function sequence(prompt, history)
-  local seq = llm.seq(prompt)
-  for _, id in ipairs(history or {}) do seq:push(id) end
-  return seq
-end
-
-local function near(expected, got)
-  assert.equal(#expected, #got)
-  for i, x in ipairs(expected) do
-    local ok = x == got[i] or math.abs(x - got[i]) <= 1e-5 * math.max(1, math.abs(x))
-    assert(ok, ("entry %d: %.9g, expected %.9g"):format(i, got[i], x))
-  end
-end
-
 local function close(expected, got, tolerance)
   local told = ("%.9g, expected %.9g"):format(got, expected)
   assert(math.abs(got - expected) <= tolerance, told)
-end
-
-local function kept(values)
-  local ids = {}
-  for i, x in ipairs(values) do if x > -math.huge then ids[#ids + 1] = i - 1 end end
-  return ids
-end
-
-local function flat(tensor)
-  return tensor:lists()[1]
 end
 
 -- What a row has lost, as the reference has it: [id, amount] by ascending id.

@@ -2,30 +2,9 @@
 local llm = require "llm"
 local samplers = require "spec.samplers"
 local h = require "spec.helper"
+local lists = require "spec.rows"
 
-local function sequence(prompt, history)
-  local seq = llm.seq(prompt)
-  for _, id in ipairs(history) do seq:push(id) end
-  return seq
-end
-
-local function near(expected, got)
-  assert.equal(#expected, #got)
-  for i, x in ipairs(expected) do
-    local ok = x == got[i] or math.abs(x - got[i]) <= 1e-5 * math.max(1, math.abs(x))
-    assert(ok, ("entry %d: %.9g, expected %.9g"):format(i, got[i], x))
-  end
-end
-
-local function kept(values)
-  local ids = {}
-  for i, x in ipairs(values) do if x > -math.huge then ids[#ids + 1] = i - 1 end end
-  return ids
-end
-
-local function flat(tensor)
-  return tensor:lists()[1]
-end
+local sequence, near, kept, flat = lists.sequence, lists.near, lists.kept, lists.flat
 
 local names = {}
 for name in pairs(samplers) do names[#names + 1] = name end

@@ -1,5 +1,6 @@
 -- What the specs of strategies share: a model at hand, runs that must succeed, and the steps of
 -- plain algorithms that compute everything anew.
+local assert = require "luassert"
 local h = require "spec.helper"
 local jobs = require "spec.jobs"
 
@@ -11,9 +12,7 @@ M.chains = {"", "--temperature 0.7 --top-k 30", "--top-p 0.8 --repetition-penalt
 
 -- The result of a job on M.model.
 function M.run(strategy, arguments, prompt, values)
-  local result = jobs.run(M.model, strategy, arguments, prompt, values)
-  assert(not result.error, result.error and result.error.message)
-  return result
+  return M.result_of(M.model, strategy, arguments, prompt, values)
 end
 
 -- setup and teardown: the built-in model at hand.
@@ -32,6 +31,27 @@ end
 
 function M.join(a, b)
   return table.move(b, 1, #b, #a + 1, table.move(a, 1, #a, 1, {}))
+end
+
+-- All ids of the lists in one.
+function M.concat(...)
+  local all = {}
+  for _, ids in ipairs {...} do table.move(ids, 1, #ids, #all + 1, all) end
+  return all
+end
+
+-- The result of a job (see jobs.make) that must succeed; that must be refused with this message.
+function M.result_of(...)
+  local result = jobs.run(...)
+  assert(not result.error, result.error and result.error.message)
+  return result
+end
+
+function M.refused(message, ...)
+  local result = jobs.run(...)
+  assert(result.error, "no error")
+  assert.equal("input", result.error.kind)
+  assert.truthy(result.error.message:find(message, 1, true), result.error.message)
 end
 
 -- The logits after these ids, by a cache of their own.

@@ -3,27 +3,10 @@
 local h = require "spec.helper"
 local jobs = require "spec.jobs"
 local run = require "llm.run"
+local s = require "spec.strategies"
 
-local PROMPT = "And the LORD said unto"
-
-local function concat(...)
-  local all = {}
-  for _, ids in ipairs {...} do table.move(ids, 1, #ids, #all + 1, all) end
-  return all
-end
-
-local function result_of(...)
-  local result = jobs.run(...)
-  assert(not result.error, result.error and result.error.message)
-  return result
-end
-
-local function refused(message, ...)
-  local result = jobs.run(...)
-  assert(result.error, "no error")
-  assert.equal("input", result.error.kind)
-  assert.truthy(result.error.message:find(message, 1, true), result.error.message)
-end
+local PROMPT = s.prompt
+local concat, result_of, refused = s.concat, s.result_of, s.refused
 
 local function read_outputs(result)
   local list = {}

@@ -2,14 +2,10 @@
 -- plain code: every row computed anew from the whole text, all arithmetic in Lua.
 local h = require "spec.helper"
 local jobs = require "spec.jobs"
+local s = require "spec.strategies"
 
-local PROMPT = "And the LORD said unto"
-
-local function concat(...)
-  local all = {}
-  for _, ids in ipairs {...} do table.move(ids, 1, #ids, #all + 1, all) end
-  return all
-end
+local PROMPT = s.prompt
+local concat, refused = s.concat, s.refused
 
 -- Logits after ids as a list, that of id v at v + 1.
 local function row_after(model, ids)
@@ -60,13 +56,6 @@ local function ids_of(...)
   local result = jobs.run(...)
   assert(not result.error, result.error and result.error.message)
   return result.ids, result
-end
-
-local function refused(message, ...)
-  local result = jobs.run(...)
-  assert(result.error, "no error")
-  assert.equal("input", result.error.kind)
-  assert.truthy(result.error.message:find(message, 1, true), result.error.message)
 end
 
 -- Each sentence holds for the built-in model on the cpu device and a small one on ref.

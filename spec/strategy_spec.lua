@@ -1,28 +1,11 @@
 -- The bundled strategies on the built-in model, run as jobs.
-local chain = require "llm.chain"
-local options = require "llm.options"
-local run = require "llm.run"
-local scripts = require "llm.scripts"
 local h = require "spec.helper"
+local strategies = require "spec.strategies"
 
 local model
 
--- The result of a strategy: arguments as on the command line.
 local function result_of(name, arguments, prompt)
-  local script = assert(scripts.find(name))
-  local specs = assert(options.collect(scripts.load(script)().options))
-  local words = {}
-  for word in (arguments or ""):gmatch "%S+" do words[#words + 1] = word end
-  local opt, message = options.parse(words, specs)
-  assert(opt, message)
-  local ids = model:encode(prompt or "And the LORD said unto")
-  opt.max_tokens = math.min(opt.max_tokens, model.ctx - #ids + 1)
-  opt.max_rows = model.max_rows
-  local stages = assert(chain.collect(opt))
-  local result = run.job {model = model, script = script, prompt = ids,
-    opt = options.seal(opt, specs), stages = assert(chain.build(stages, model))}
-  assert(not result.error, result.error and result.error.message)
-  return result
+  return strategies.result_of(model, name, arguments, prompt)
 end
 
 -- Beam search by running each beam anew at every step: the algorithm in plain code.

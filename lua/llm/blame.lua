@@ -45,10 +45,13 @@ local function examine(build, call, seed)
   if name then return kind, ("sampler %s %s at %s"):format(name, DID[kind], place(row)) end
 end
 
--- The error with sampler and step in its message, or as it is. build: what chain.build returned;
+-- The error with sampler and step in its message, or as it is: also what the script raised itself.
+-- build: what chain.build returned;
 -- call: the last one, {logits, seqs, lengths (of those, then)}.
 return function(build, call, seed, err)
-  if not fail.is_error(err) or not WHAT[err.kind] then return err end
+  if not fail.is_error(err) or not WHAT[err.kind] or not err.message:find " of the logits" then
+    return err
+  end
   local ok, kind, message = pcall(examine, build, call, seed)
   return ok and message and llm.error(kind, message, err.traceback) or err
 end
