@@ -51,12 +51,15 @@ configure() { cmake -S . -B "$@" >/dev/null </dev/null; }
 
 step "build" sh -c "cmake -S . -B build -DCMAKE_BUILD_TYPE=Release && cmake --build build --parallel $jobs"
 step "luacheck" luacheck --quiet .
-ctest_step "tests" build
+ctest_step "tests" build --parallel "$jobs"
+
+# What runs other programs, needs a real model, or makes no handles of its own kind.
+no_collection='spec_(cli|hostile|layout|generate|generate_beam|reference|accuracy|batch|batch_resume|merge|compare|sample|strategy_search|strategy_ensemble|strategy_rewind|strategy_speculative|strategy_beam|strategy_contrast|batched_strategies)$'
 
 step "build with sanitizers" sh -c "cmake -S . -B build-sanitize -DLLMLUA_SANITIZE=ON -DLLMLUA_FAULTS=ON >/dev/null && cmake --build build-sanitize --parallel $jobs"
-LLMLUA_MODELS=/nonexistent ctest_step "tests under the sanitizers" build-sanitize
+LLMLUA_MODELS=/nonexistent ctest_step "tests under the sanitizers" build-sanitize --parallel "$jobs"
 LLMLUA_MODELS=/nonexistent LLMLUA_SPEC_GC=1 ctest_step "specs with a full collection after each call" build-sanitize \
-    -R '^spec_' -E 'spec_(cli|hostile|layout|generate|reference|accuracy)'
+    --parallel "$jobs" -R '^spec_' -E "$no_collection"
 
 step "build the fuzzer" sh -c "CC=clang cmake -S . -B build-fuzz -DLLMLUA_FUZZ=ON >/dev/null && cmake --build build-fuzz --parallel $jobs --target fuzz_model make_corpus"
 mkdir -p build-fuzz/corpus

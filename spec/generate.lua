@@ -1,6 +1,6 @@
--- The golden generations, through the program as a user runs it: the cases of the reference, with
--- their processors as a chain of samplers in transformers' order, and guidance as scripts/cfg.lua.
--- LLMLUA_SPEC_CASE=N runs case N of each file alone.
+-- The golden generations, through the program as a user runs it: each kind of case as one batch job
+-- whose lines have the processors of the reference as a chain of samplers, in transformers' order,
+-- and guidance as scripts/cfg.lua. LLMLUA_SPEC_CASE=N runs case N of each file alone.
 local h = require "spec.helper"
 local json = require "dkjson"
 
@@ -25,39 +25,52 @@ local function chain_of(options)
   return table.concat(stages, ", ")
 end
 
--- The script and its own arguments.
 local function script_of(case)
-  local options = case.options
-  if case.kind == "beam" then
-    return "scripts/beam.lua", ("--beam %d --length-penalty %s --early-stopping %s"):format(
-      case.num_beams, case.length_penalty, tostring(case.early_stopping))
-  end
-  if not options.guidance_scale then return "scripts/greedy.lua", "" end
-  local negative = options.negative_prompt_ids
-  return "scripts/cfg.lua", ("--guidance-scale %s%s"):format(options.guidance_scale,
-    negative and " --negative-prompt-ids " .. table.concat(negative, ",") or "")
+  return case.kind == "beam" and "beam" or case.options.guidance_scale and "cfg" or "greedy"
 end
 
-local function generate(path, case)
-  local script, arguments = script_of(case)
+-- The case as a line of a batch job; `at`: which it is.
+local function line_of(case, at)
+  local line = {id = at, prompt = case.prompt_ids, max_tokens = case.max_new_tokens,
+    beam = case.num_beams, length_penalty = case.length_penalty,
+    early_stopping = case.early_stopping, guidance_scale = case.options.guidance_scale,
+    negative_prompt_ids = case.options.negative_prompt_ids}
   local chain = chain_of(case.options)
-  if chain ~= "" then arguments = arguments .. " --sampler " .. h.quote(chain) end
-  local out, err, code = h.run(("%s -m %s --device ref --json --quiet -n %d --prompt-ids %s %s")
-    :format(script, h.quote(path), case.max_new_tokens, table.concat(case.prompt_ids, ","),
-      arguments))
+  if chain ~= "" then line.sampler = chain end
+  return json.encode(line)
+end
+
+-- Results by id.
+local function run(path, script, lines)
+  local input = h.write(h.scratch "cases.jsonl", table.concat(lines, "\n") .. "\n")
+  local out, err, code = h.run(("%s -m %s --device ref --quiet --jobs 24 --prompts %s")
+    :format(script, h.quote(path), h.quote(input)))
   assert(code == 0, err)
-  return assert(json.decode(out, 1, json.null), out)
+  local results = {}
+  for line in out:gmatch "[^\n]+" do
+    local result = assert(json.decode(line, 1, json.null), line)
+    results[result.id] = result
+  end
+  return results
 end
 
 -- Calls check(case, result) for each case of a model that `is_meant` says yes to.
 return function(name, is_meant, check)
-  local n, met = 0, 0
+  local n, met, cases, lines = 0, 0, {}, {}
   for case in h.lines("reference/generate/" .. name .. ".jsonl") do
     n = n + 1
     if is_meant(case) and (not only or only == n) then
-      check(case, generate(h.real_path(name), case))
-      met = met + 1
+      local script = script_of(case)
+      lines[script] = lines[script] or {}
+      table.insert(lines[script], line_of(case, n))
+      cases[n] = case
     end
   end
-  assert(met > 0 or only)
+  for script, list in pairs(lines) do
+    for at, result in pairs(run(h.real_path(name), script, list)) do
+      check(cases[at], result)
+      met, cases[at] = met + 1, nil
+    end
+  end
+  assert(next(cases) == nil and (met > 0 or only))
 end
