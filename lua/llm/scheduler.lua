@@ -108,8 +108,9 @@ function Context:set_aside(model)
   end
   requests.rewind(self.request)
   self.wanted, self.share, self.refills, self.whole = self.request, 0, {}, {}
-  for kv in pairs(self.caches) do
-    if requests.evict(kv) then self.refills[#self.refills + 1] = kv end
+  for kv in pairs(self.caches) do -- all but those that another job feeds
+    local told, holds = pcall(requests.evict, kv)
+    if told and holds then self.refills[#self.refills + 1] = kv end
   end
   table.sort(self.refills, function(a, b) return #a > #b end)
   local _, _, n_ids = requests.state(self.request)
@@ -263,8 +264,11 @@ function Run:serve()
     local list = {}
     for i, context in ipairs(groups[model]) do list[i] = context.request end
     local ok, wrong = requests.serve(list)
-    if not ok then
-      for _, context in ipairs(groups[model]) do errors[context] = wrong end
+    local alone = not ok and #list > 1 and wrong.kind ~= "interrupted"
+    for i = 1, ok and 0 or #list do
+      local fits, why = false, wrong
+      if alone then fits, why = requests.serve {list[i]} end -- only those fail that fail alone
+      if not fits then errors[groups[model][i]] = why end
     end
   end
   return errors
