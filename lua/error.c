@@ -39,6 +39,14 @@ void bind_error_push_engine(lua_State *L, const llm_error *err) {
     error_push(L, llm_kind_name(kind_of(err)));
 }
 
+void bind_error_raise_again(lua_State *L) {
+    lua_getfield(L, -1, "kind");
+    lua_getfield(L, -2, "message");
+    error_push(L, lua_tostring(L, -2));
+    lua_error(L);
+    __builtin_unreachable();
+}
+
 static void kind_check(lua_State *L, int arg) {
     const char *kind = bind_check_string(L, arg, "kind", NULL);
     for (int k = LLM_MISUSE; k <= LLM_INPUT; k++)

@@ -21,6 +21,7 @@
 
 typedef struct model_handle {
     llm_model *model;
+    int n_held; /* by runs of jobs: close is refused */
 } model_handle;
 
 typedef struct cache_handle { /* user value 1: the model's handle */
@@ -51,6 +52,9 @@ void bind_error_raise(lua_State *L, llm_kind kind, const char *format, ...)
     __attribute__((noreturn));
 void bind_error_raise_engine(lua_State *L, const llm_error *err) __attribute__((noreturn));
 void bind_error_push_engine(lua_State *L, const llm_error *err); /* pushes what that raises */
+/* Raises an error of the same kind and message as the llm.Error on top, but with the traceback of
+ * this call. */
+void bind_error_raise_again(lua_State *L) __attribute__((noreturn));
 int bind_error_new(lua_State *L); /* llm.error(kind, message, traceback) */
 void bind_error_register(lua_State *L);
 

@@ -5,12 +5,18 @@
 #include <stdio.h>
 #include <string.h>
 
-static int model_close(lua_State *L) {
-    model_handle *h = bind_class_check(L, 1, CLASS_MODEL, "self");
+static int model_gc(lua_State *L) {
+    model_handle *h = lua_touserdata(L, 1);
     llm_model *model = h->model;
     h->model = NULL;
     llm_model_close(model);
     return 0;
+}
+
+static int model_close(lua_State *L) {
+    const model_handle *h = bind_class_check(L, 1, CLASS_MODEL, "self");
+    if (h->n_held > 0) bind_error_raise(L, LLM_MISUSE, "the model serves jobs: it cannot be closed");
+    return model_gc(L);
 }
 
 model_handle *bind_model_check(lua_State *L, int arg, const char *name) {
@@ -130,7 +136,7 @@ int bind_model_load(lua_State *L) {
         return 2;
     }
     model_handle *h = lua_newuserdatauv(L, sizeof *h, 0);
-    h->model = NULL;
+    *h = (model_handle){0};
     luaL_setmetatable(L, CLASS_MODEL);
     while (!(h->model = load_once(L, &r, &err))) {
         if (bind_engine_retry(L, &err, &n_tries)) continue;
@@ -351,7 +357,7 @@ static const luaL_Reg model_methods[] = {{"cache", model_cache},
                                          {NULL, NULL}};
 
 static const luaL_Reg model_meta[] = {
-    {"__gc", model_close}, {"__close", model_close}, {"__tostring", model_tostring}, {NULL, NULL}};
+    {"__gc", model_gc}, {"__close", model_close}, {"__tostring", model_tostring}, {NULL, NULL}};
 
 void bind_model_register(lua_State *L) {
     bind_class_register(L, CLASS_MODEL, model_meta, model_methods, model_fields);

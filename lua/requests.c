@@ -70,7 +70,7 @@ static int request_continue(lua_State *L, int status, lua_KContext ctx) {
     if (lua_gettop(L) > slot && !lua_isnil(L, slot + 1)) {
         request_drop(h);
         lua_settop(L, slot + 1);
-        return lua_error(L);
+        bind_error_raise_again(L);
     }
     const llm_request_info *info = h->request ? llm_request_get_info(h->request) : NULL;
     if (info && info->is_done) {
@@ -229,6 +229,13 @@ static int f_refill(lua_State *L) {
     return 1;
 }
 
+/* hold(model, on): while a run of jobs holds it the model cannot be closed */
+static int f_hold(lua_State *L) {
+    model_handle *h = bind_model_check(L, 1, "model");
+    h->n_held += lua_toboolean(L, 2) ? 1 : -1;
+    return 0;
+}
+
 /* share(model, on): requests that begin a cache take pages of earlier ones with the same ids */
 static int f_share(lua_State *L) {
     llm_error err = {LLM_OK, ""};
@@ -248,6 +255,7 @@ static int f_pages(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
+    {"hold", f_hold},
     {"close", f_close},     {"error", f_error},   {"evict", f_evict}, {"is", f_is},
     {"job", f_job},         {"model", f_model},   {"pages", f_pages}, {"refill", f_refill},
     {"relieve", f_relieve}, {"rewind", f_rewind}, {"serve", f_serve}, {"share", f_share},

@@ -124,11 +124,17 @@ static void job_hook(lua_State *L, lua_Debug *unused) {
     end_if_over(L, job_hook);
 }
 
-/* deadline(t or nil): coroutines guarded under a deadline end when clock() is past it. */
+/* deadline(t or nil): coroutines guarded under a deadline end when clock() is past it. Returns the
+ * one before. */
 static int f_deadline(lua_State *L) {
     sys_host *host = host_of(L);
-    if (host) host->deadline = luaL_optnumber(L, 1, 0);
-    return 0;
+    double t = luaL_optnumber(L, 1, 0);
+    if (host && host->deadline > 0)
+        lua_pushnumber(L, host->deadline);
+    else
+        lua_pushnil(L);
+    if (host) host->deadline = t;
+    return 1;
 }
 
 /* over() → nil, "interrupted" or "time": whether a job must end now */

@@ -24,7 +24,7 @@ return {
       local c, u = both:row(1), both:row(2)
       local logits = c + (c - u) * opt.alpha
       local id = opt.sample and opt.sampler(logits) or opt.sampler.filter(logits):argmax()
-      if emit(id, {logits = c}) then return end
+      if emit(id, {logits = c}) or #kvs[1] == model.ctx then return end
       ids = {id, id}
     end
   end,

@@ -24,7 +24,7 @@ return {
       local c, u = both:row(1), both:row(2)
       local guided = opt.guidance_scale == 1 and own or u + (c - u) * opt.guidance_scale
       local id = opt.sample and opt.sampler(guided) or opt.sampler.filter(guided):argmax()
-      if emit(id, {logits = own}) then return end
+      if emit(id, {logits = own}) or math.max(#kvs[1], #kvs[2]) == model.ctx then return end
       ids = {id, id}
     end
   end,

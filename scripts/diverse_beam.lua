@@ -35,7 +35,8 @@ return {
   },
   decode = function(model, prompt, opt)
     if opt.beam % opt.groups ~= 0 then
-      error(llm.error("input", ("%d beams in %d groups"):format(opt.beam, opt.groups)))
+      error(llm.error("input", ("%d beams cannot be shared out to %d groups"):format(opt.beam,
+        opt.groups)))
     end
     local kvs, pools, live, ones = {model:cache()}, {}, {}, {}
     for g = 1, opt.groups do

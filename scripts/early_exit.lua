@@ -14,6 +14,9 @@ return {
   },
   decode = function(model, prompt, opt, emit)
     local exit = opt.exit or math.max(1, model.n_layers // 2)
+    if exit > model.n_layers then
+      error(llm.error("input", ("--exit %d: the model has %d layers"):format(exit, model.n_layers)))
+    end
     local kv, seq = model:cache(), llm.seq(prompt)
     local n, is_over = opt.drafts, speculation.verify(model, kv, seq, seq, opt.sampler, emit)
     while not is_over do

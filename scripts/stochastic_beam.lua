@@ -4,6 +4,7 @@
 -- log-probability of its ids, and g, the largest perturbed log-probability of all texts that begin
 -- with them; those of its children are drawn on condition that the largest of them is g. The noise
 -- of beam i at token n is that of stream i and position n: one beam is plain sampling.
+local branches = require "llm.branches"
 
 -- The perturbed log-probability `free` after a shift of its siblings' maximum from `most` to g:
 -- −ln(e^−g − e^−most + e^−free), as appendix B.3 computes it.
@@ -38,6 +39,7 @@ return {
   about = "stochastic beam search: texts drawn without replacement",
   options = {beam = {default = 4, type = "integer", min = 1, help = "texts drawn"}},
   decode = function(model, prompt, opt)
+    branches.check_rows(opt, opt.beam)
     local beams, live = {}, {{seq = llm.seq(prompt), phi = 0.0, g = 0.0}}
     local kvs, tokens, rng = {model:cache()}, {prompt}, llm.rng(opt.seed)
     function opt.partial() return list(beams) end

@@ -161,6 +161,47 @@ describe("jobs side by side", function()
     end
   end)
 
+  it("cannot end the program, nor write between the lines of results", function()
+    local list = {make("os.exit( 3)", "", 1), make("greedy", "-n 3", 2)}
+    local results = jobs.run_all(list, 2)
+    assert(results[1].error.message:find "os.exit in a strategy")
+    assert.is_nil(results[2].error)
+    local script = h.write(h.scratch "chatty.lua", [[
+      return {decode = function(model, prompt, opt, emit)
+        print("hello", nil, 3)
+        emit(65)
+      end}]])
+    local out, err = h.run(script .. " -n 1 -p x")
+    assert.equal(model:decode {65} .. "\n", out)
+    assert(err:find "hello\tnil\t3\n")
+  end)
+
+  it("stop for no one: neither what is said of an error nor what closes holds them up", function()
+    local LOOP = "setmetatable({}, {%s = function() while true do end end})"
+    local bodies = {
+      "error(" .. LOOP:format "__tostring" .. ")",
+      "error({field = " .. LOOP:format "__tostring" .. "})",
+      "error(setmetatable({}, {__pairs = function() error 'p' end}))",
+      "function opt.partial() while true do end end error('x')",
+      "return {{ids = " .. LOOP:format "__index" .. "}}",
+      "local co = coroutine.wrap(function() local x <close> = " .. LOOP:format "__close"
+        .. " coroutine.yield() end) co()",
+      "debug.sethook() while true do end",
+      "table.concat, string.format = nil, nil error('x')",
+      "model:close()",
+    }
+    local list = {}
+    for i, body in ipairs(bodies) do
+      list[2 * i - 1] = make(body .. " ", "", i, nil, {max_seconds = 0.2})
+      list[2 * i] = make("greedy", "-n 3", i)
+    end
+    local results = jobs.run_all(list, 4)
+    for i = 1, #bodies do assert.is_nil(results[2 * i].error) end
+    for _, i in ipairs {1, 2, 3, 4, 5, 7, 8, 9} do
+      assert.is_table(results[2 * i - 1].error, bodies[i])
+    end
+  end)
+
   it("leave no page behind, however they end", function()
     local list, base = {}, llm.stats().pages_used
     for i = 1, 6 do list[i] = make("greedy", "-n 6", i) end
@@ -280,6 +321,22 @@ describe("jobs with few pages", function()
       assert.equal(0, llm.stats().pages_used)
     end)
   end
+
+  it("come to an end where the pages are hardly enough for one", function()
+    for _, pages in ipairs {11, 12, 14, 18} do
+      local model, list = h.builtin {ctx = 128, pages = pages, eog = {}}, {}
+      for i = 1, 4 do
+        list[i] = jobs.make(model, "beam", "-n 40 --beam 5", PROMPTS[i], nil, {max_seconds = 60})
+      end
+      local before = llm.stats().passes
+      for i, result in ipairs((jobs.run_all(list, 4))) do
+        assert.is_nil(result.error)
+        assert.equal(line(jobs.run(wide, "beam", "-n 40 --beam 5", PROMPTS[i])), line(result))
+      end
+      assert(llm.stats().passes - before < 1000)
+      model:close()
+    end
+  end)
 
   it("fail only where one alone does not fit", function()
     local list = {}

@@ -3,6 +3,7 @@
 -- and close are replaced by functions that do the same and this; create notes whose job it is.
 
 local requests = require "llm.requests"
+local sys = require "llm.sys"
 
 local create, resume, close = coroutine.create, coroutine.resume, coroutine.close
 local yield, status, isyieldable = coroutine.yield, coroutine.status, coroutine.isyieldable
@@ -37,10 +38,18 @@ local function resume_and_pass(co, ...)
   return restore(requests.job(false), resume(co, ...))
 end
 
+local GRACE = 1          -- s that __close handlers have, also when the job's time is over
+local is_closing = false
+
 -- What is closed runs to its end at once.
 local function close_at_once(co)
-  local was = requests.job(false)
+  local was, outer, deadline = requests.job(false), is_closing, sys.deadline()
+  local extended = deadline and not outer and math.max(deadline, sys.clock() + GRACE) or deadline
+  is_closing = true
+  sys.deadline(extended)
   local told, ok, value = restore(was, pcall(close, co))
+  sys.deadline(deadline)
+  is_closing = outer
   if not told then error(ok, 2) end
   return ok, value
 end

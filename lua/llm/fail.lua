@@ -13,16 +13,16 @@ function fail.is_error(value)
   return llm.type(value) == "llm.Error"
 end
 
--- Any error value as kind, message, traceback. What llm did not raise is of kind script.
-function fail.read(value, traceback)
+-- Any error value as kind, message, traceback. What llm did not raise is of kind script; `text`:
+-- what it says, if that is known.
+function fail.read(value, traceback, text)
   if fail.is_error(value) then
     return value.kind, value.message, value.traceback or traceback
   end
-  return "script", fail.describe(value), traceback
+  return "script", text or fail.describe(value), traceback
 end
 
--- What an error value says, whatever it is.
-function fail.describe(value)
+local function describe(value)
   if type(value) == "string" or fail.is_error(value) then return tostring(value) end
   local meta = debug.getmetatable(value)
   if type(meta) == "table" and meta.__tostring then
@@ -39,6 +39,12 @@ function fail.describe(value)
     if #parts == 8 then break end
   end
   return ("error raised with a table, not a text: {%s}"):format(table.concat(parts, ", "))
+end
+
+-- What an error value says, whatever it is.
+function fail.describe(value)
+  local told, text = pcall(describe, value)
+  return told and text or "an error that has no text"
 end
 
 -- The first position of the user's own code in tracebacks ("sure.lua:7"), or nil.

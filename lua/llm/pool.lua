@@ -1,7 +1,7 @@
 -- The finished sequences of a beam search: the best `beam` of them by sum of log-probabilities
 -- divided by length ^ length_penalty, and when the search may end. As in transformers' generate.
 
-local fail = require "llm.fail"
+local branches = require "llm.branches"
 
 local Pool = {}
 Pool.__index = Pool
@@ -26,9 +26,7 @@ end
 -- how many sequences it holds, opt.beam if none is given; a search in groups has a pool for each.
 -- What is in all pools of opt when the job is interrupted is told by opt.partial.
 local function new(opt, width)
-  if opt.beam > opt.max_rows then
-    fail.raise("misuse", "%d rows asked, --max-rows is %d", opt.beam, opt.max_rows)
-  end
+  branches.check_rows(opt, opt.beam)
   local pool = setmetatable({opt = opt, width = width or opt.beam, entries = {}, live = nil}, Pool)
   local others = rawget(opt, "partial")
   function opt.partial() return merge({pool:partial(), others and others()}) end

@@ -34,18 +34,6 @@ local function copy(list)
   return twin
 end
 
--- Runs it to its end, with a prompt and options that are its own to change.
-local function decode(job, context, emit)
-  context:guard(true)
-  local ok, value, traceback = guarded(function()
-    job.given = copy(job.opt)
-    return open_strategy(job)(job.model, copy(job.prompt), job.given, emit)
-  end)
-  local over = sys.over()
-  context:guard(false)
-  return ok, value, traceback, over
-end
-
 -- ---- what it returned ----
 
 local KNOWN = {ids = true, score = true, finish = true}
@@ -95,14 +83,33 @@ local function read_returned(job, list, finish)
   return outputs
 end
 
+-- Runs what is the script's to its end, with a prompt and options that are its own to change: nil,
+-- or the outputs of what it returned. `over`: why it had to end, or nil.
+local function decode(job, context, output, emit)
+  context:guard(true)
+  local ok, outputs, traceback, text = guarded(function()
+    job.given = copy(job.opt)
+    local list = open_strategy(job)(job.model, copy(job.prompt), job.given, emit)
+    if list == nil or output.reason then return nil end
+    if #output.ids > 0 then fail.raise("misuse", "decode both emits ids and returns a list") end
+    return read_returned(job, list, "length")
+  end)
+  local over = sys.over()
+  context:guard(false)
+  return ok, outputs, traceback, text, over
+end
+
 -- Calls `partial` of the strategy's options: the list so far, of a job that was ended. nil if there
 -- is none.
-local function read_partial(job, finish)
+local function read_partial(job, context, finish)
   local partial = job.given and rawget(job.given, "partial")
-  local ok, outputs = pcall(function()
-    local list = partial and partial()
+  if not partial then return nil end
+  context:guard(true, 1)
+  local ok, outputs = guarded(function()
+    local list = partial()
     return list and #list > 0 and read_returned(job, list, finish)
   end)
+  context:guard(false)
   return ok and outputs or nil
 end
 
@@ -180,36 +187,29 @@ local function body(job, context)
     end
     return reason
   end
-  local ok, value, traceback, over = true, nil, nil, nil
+  local ok, value, traceback, text, over = true, nil, nil, nil, nil
   if job.opt.max_tokens == 0 then
     output:finish("length")
   else
-    ok, value, traceback, over = decode(job, context, emit)
+    ok, value, traceback, text, over = decode(job, context, output, emit)
   end
   clock.finish = sys.clock()
 
-  local outputs = {output}
-  if ok and value ~= nil then
-    ok, value = pcall(function()
-      if #output.ids > 0 then fail.raise("misuse", "decode both emits ids and returns a list") end
-      outputs = read_returned(job, value, "length")
-    end)
-  end
   if ok or output.reason then -- what an ended text's strategy does afterwards is no concern
-    output:finish("stop")
-    local result = make_result(job, context, outputs, clock)
+    output:finish(context:is_full() and "length" or "stop")
+    local result = make_result(job, context, ok and value or {output}, clock)
     result.n_late = output.n_late
     return result
   end
 
-  local kind, message, trace = fail.read(job.opt.sampler.blame(value), traceback)
+  local kind, message, trace = fail.read(job.opt.sampler.blame(value), traceback, text)
   if over == "interrupted" then kind, message, trace = "interrupted", "interrupted", nil end
   if over == "time" then
     kind, message = "time", ("the job's %g seconds are over (--max-seconds)"):format(context.limit)
   end
   local finish = (kind == "interrupted" or kind == "time") and kind or nil
   output:finish(finish)
-  if #output.ids == 0 then outputs = read_partial(job, finish) or outputs end
+  local outputs = #output.ids == 0 and read_partial(job, context, finish) or {output}
   local result = make_result(job, context, outputs, clock, true)
   result.error = {kind = kind, message = message, traceback = trace or json.null}
   return result

@@ -1,5 +1,6 @@
 -- Where the chunk of a strategy runs: reading a global falls through to the real ones, writing one
--- raises, so that no job sees what another left. math.random draws from the job's seed.
+-- raises, and the standard libraries are copies, so that no job sees what another left.
+-- math.random draws from the job's seed.
 
 local llm = require "llm"
 
@@ -28,11 +29,35 @@ local function seeded_math(seed)
   return copy
 end
 
+-- Standard output is for texts and results.
+local function print_to_stderr(...)
+  local parts = table.pack(...)
+  for i = 1, parts.n do parts[i] = tostring(parts[i]) end
+  io.stderr:write(table.concat(parts, "\t"), "\n")
+end
+
+local LIBRARIES = {"coroutine", "debug", "io", "os", "string", "table", "utf8"}
+
+local function copy_library(name)
+  local copy = {}
+  for k, v in pairs(_G[name]) do copy[k] = v end
+  return copy
+end
+
+local function refuse(name)
+  return function()
+    error(("%s in a strategy: it would reach other jobs"):format(name), 2)
+  end
+end
+
 -- A fresh environment for one job.
 function sandbox.environment(seed)
   local env = {}
   rawset(env, "_G", env)
   rawset(env, "math", seeded_math(seed))
+  rawset(env, "print", print_to_stderr)
+  for _, name in ipairs(LIBRARIES) do rawset(env, name, copy_library(name)) end
+  env.os.exit, env.debug.sethook = refuse "os.exit", refuse "debug.sethook"
   return setmetatable(env, {
     __index = _G,
     __newindex = function(_, name)

@@ -18,7 +18,8 @@ local GRACE = 1         -- seconds between the answer `time` of emit and the err
 local Context = {}
 Context.__index = Context
 
-local current -- the context that runs, or nil
+local current   -- the context that runs, or nil
+local relieving -- what the run in work does for a call that finds no page and cannot wait
 
 local function weak(mode) return setmetatable({}, {__mode = mode}) end
 
@@ -33,7 +34,7 @@ local function new_context(job, body, number)
     first_pass = nil,     -- clock at the end of the first
     is_guarded = false,   -- the script runs, and may be ended
     request = nil, share = 0,
-    refills = nil, whole = nil, wanted = nil, -- after it was set aside
+    refills = nil, whole = nil, wanted = nil, n_asides = 0, -- when it was set aside
   }, Context)
   context.co = coroutine.create(function() return body(job, context) end)
   return context
@@ -55,10 +56,23 @@ function Context:is_over()
   return self.used + sys.clock() - self.resumed > self.limit
 end
 
--- The script may be ended by a deadline from now on, or no more.
-function Context:guard(on)
+-- The script may be ended by a deadline from now on, or no more. `seconds`: that many are left to
+-- it in any case.
+function Context:guard(on, seconds)
   self.is_guarded = on
-  sys.deadline(on and self.resumed + self.hard_limit - self.used or nil)
+  local now = sys.clock()
+  local used = self.used + now - self.resumed
+  if seconds then self.hard_limit = math.max(self.hard_limit, used + seconds) end
+  sys.deadline(on and now + self.hard_limit - used or nil)
+end
+
+-- Whether one of its sequences has reached the end of the context.
+function Context:is_full()
+  for kv in pairs(self.caches) do
+    local open, n = pcall(function() return #kv end)
+    if open and n >= self.job.model.ctx then return true end
+  end
+  return false
 end
 
 -- Resumes it until it waits again or is dead. Returns whether it is dead, and its result.
@@ -86,6 +100,7 @@ end
 function Context:close()
   local before = enter(self)
   requests.job(false)
+  sys.deadline(sys.clock() + GRACE) -- of what the script does as its coroutines close
   coroutines.close_all(self.coroutines)
   if coroutine.status(self.co) == "suspended" then coroutine.close(self.co) end
   if self.request then requests.close(self.request) end
@@ -95,8 +110,10 @@ end
 
 -- ---- setting aside ----
 
+-- Of a model that a script has closed: any number.
 local function free_pages(model)
-  return (requests.pages(model))
+  local open, n = pcall(requests.pages, model)
+  return open and n or math.huge
 end
 
 -- Gives back its pages. Returns whether there were any of this model.
@@ -115,7 +132,8 @@ function Context:set_aside(model)
   table.sort(self.refills, function(a, b) return #a > #b end)
   local _, _, n_ids = requests.state(self.request)
   local freed = free_pages(model) - free
-  self.model, self.need = model, freed + n_ids // PAGE + 2
+  self.model, self.n_asides = model, self.n_asides + 1
+  self.need = freed + n_ids // PAGE + 2
   return freed > 0
 end
 
@@ -175,6 +193,7 @@ end
 function Run:relieve(short, model)
   local _, missing = requests.state(short.request)
   local free = free_pages(model)
+  self.n_missing = math.max(self.n_missing, missing)
   if free >= missing and short.tried ~= free then -- others have ended since
     short.tried = free
     return true
@@ -205,13 +224,15 @@ function Run:relieve_current()
   return false
 end
 
--- Those that were set aside come first, the oldest of them first. Returns whether all are back.
+-- Those that were set aside come first, the oldest of them first; not before the one for whom that
+-- was done has its pages, and the more often it happened the more must be free. Returns whether all
+-- are back.
 function Run:readmit()
+  if self.is_short and #self.live > 0 then return false end
   while self.aside[1] do
     local context = self.aside[1]
-    if #self.live > 0 and free_pages(context.model) < context.need + #self.live then
-      return false
-    end
+    local spare = #self.live + context.n_asides * self.n_missing
+    if #self.live > 0 and free_pages(context.model) < context.need + spare then return false end
     table.remove(self.aside, 1)
     local at = 1
     while self.live[at] and self.live[at].number < context.number do at = at + 1 end
@@ -219,6 +240,13 @@ function Run:readmit()
     context:refill()
   end
   return true
+end
+
+-- No job may close the models of others.
+function Run:hold(model)
+  if self.held[model] then return end
+  self.held[model] = true
+  requests.hold(model, true)
 end
 
 function Run:admit()
@@ -233,6 +261,7 @@ function Run:admit()
       return
     end
     self.number = self.number + 1
+    self:hold(job.model)
     local context = new_context(job, self.body, self.number)
     self.live[#self.live + 1] = context
     self:advance(context)
@@ -243,15 +272,14 @@ end
 function Run:group()
   local models, groups = {}, {}
   for _, context in ipairs(self.live) do
-    local model = requests.model(context.request)
-    if not groups[model] then
+    local model = not context.failure and requests.model(context.request)
+    if model and not groups[model] then
       models[#models + 1], groups[model] = model, {}
       if self.plan.share ~= false and not self.shared[model] then
-        requests.share(model, true)
-        self.shared[model] = true
+        self.shared[model] = pcall(requests.share, model, true)
       end
     end
-    table.insert(groups[model], context)
+    if model then table.insert(groups[model], context) end
   end
   return models, groups
 end
@@ -277,7 +305,7 @@ end
 -- What became of its request: "done", "failed" or "waiting", and the pages that it lacks.
 function Run:account(context)
   local state, missing, n_ids, n_fed, n_reused, n_passes, share = requests.state(context.request)
-  context.used = context.used + share - context.share
+  if not context.refills then context.used = context.used + share - context.share end
   context.share = share
   if self.plan.bar and n_ids > 1 then sys.bar(n_fed, n_ids) end
   if state == "waiting" then return state, missing end
@@ -301,7 +329,7 @@ function Run:resume(errors)
   for _, context in ipairs(table.move(self.live, 1, #self.live, 1, {})) do
     if self:is_live(context) then
       local state, missing = self:account(context)
-      local wrong = errors[context] or context.failure
+      local wrong = context.failure or errors[context]
       if wrong then
         context.failure = nil
         self:advance(context, wrong)
@@ -334,8 +362,8 @@ function Run:loop()
     if #self.live == 0 and #self.aside == 0 then return true end
     if #self.live > 0 then
       local short = self:resume(self:serve())
-      if short and self:is_live(short)
-        and not self:relieve(short, requests.model(short.request)) then
+      self.is_short = short and self:is_live(short)
+      if self.is_short and not self:relieve(short, requests.model(short.request)) then
         self:advance(short, requests.error(short.request)) -- alone it does not fit
       end
     end
@@ -350,6 +378,7 @@ function Run:close()
     for _, context in ipairs(list) do context:close() end
   end
   for model in pairs(self.shared) do pcall(requests.share, model, false) end
+  for model in pairs(self.held) do requests.hold(model, false) end
 end
 
 -- plan: {next = function() → a job (see llm.run), nil when there are no more, false when there is
@@ -362,19 +391,18 @@ end
 -- body(job, context) runs a job, in a coroutine, and returns its result.
 -- Returns true when all are done, false after Ctrl-C.
 function scheduler.run(plan, body)
-  local run = setmetatable({plan = plan, body = body, live = {}, aside = {}, shared = {},
-    number = 0}, Run)
-  local outer = current
-  local before = scheduler.relieving
-  scheduler.relieving = function() return run:relieve_current() end
-  requests.relieve(scheduler.relieving)
-  local ok, value = pcall(run.loop, run)
-  enter(outer)
-  run:close()
-  scheduler.relieving = before
-  requests.relieve(before)
-  if not ok then error(value, 0) end
-  return value
+  local run = setmetatable({plan = plan, body = body, live = {}, aside = {}, shared = {}, held = {},
+    number = 0, is_short = false, n_missing = 1}, Run)
+  local outer, before = current, relieving
+  relieving = function() return run:relieve_current() end
+  requests.relieve(relieving)
+  local _ <close> = setmetatable({}, {__close = function()
+    enter(outer)
+    run:close()
+    relieving = before
+    requests.relieve(before)
+  end})
+  return run:loop()
 end
 
 return scheduler
