@@ -455,7 +455,8 @@ describe("searches with several texts", function()
   end)
 
   it("refuse beams that cannot be shared out", function()
-    refused("5 beams in 2 groups", model, "diverse_beam", "--beam 5 --groups 2")
+    refused("5 beams cannot be shared out to 2 groups", model, "diverse_beam",
+      "--beam 5 --groups 2")
   end)
 end)
 

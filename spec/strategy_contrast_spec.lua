@@ -285,6 +285,19 @@ describe("contrastive decoding", function()
   end)
 end)
 
+describe("a contrast whose other text is longer", function()
+  it("ends by length where that one fills the context", function()
+    local small <close> = h.builtin {ctx = 24, eog = {}}
+    for name, arguments in pairs {cfg = {negative_prompt = ("the king "):rep(6)},
+      cad = {context = ("the king "):rep(6)}} do
+      local result = jobs.run(small, name, "-n 100", "And", arguments)
+      assert.is_nil(result.error)
+      assert.equal("length", result.finish)
+      assert(#result.ids > 0 and #result.ids < 20)
+    end
+  end)
+end)
+
 describe("a contrast", function()
   local model
   setup(function() model = h.builtin() end)
