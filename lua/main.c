@@ -34,6 +34,7 @@ static void watch_signals(void) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_DFL); /* whoever reads has gone: end, quietly */
+    signal(SIGXFSZ, SIG_IGN); /* a file may grow no further: write fails, as on a full disk */
 }
 
 /* A package searcher: "llm.host" is "lua/llm/host.lua", "samplers.x" is "samplers/x.lua". */

@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -46,11 +48,11 @@ static int check_file(lua_State *L) {
 }
 
 /* open(path, mode): "read"; "append": made if absent, at its end, readable; "new": empty, made if
- * absent. Or of a descriptor: open(fd). */
+ * absent; "write": what is there, such as a pipe. Or of a descriptor: open(fd). */
 static int f_open(lua_State *L) {
-    static const char *const modes[] = {"read", "append", "new", NULL};
+    static const char *const modes[] = {"read", "append", "new", "write", NULL};
     static const int flags[] = {O_RDONLY, O_RDWR | O_CREAT | O_APPEND,
-                                O_RDWR | O_CREAT | O_TRUNC | O_APPEND};
+                                O_RDWR | O_CREAT | O_TRUNC | O_APPEND, O_WRONLY};
     int mode = luaL_checkoption(L, 2, "read", modes);
     sys_file *f = lua_newuserdatauv(L, sizeof *f, 0);
     f->fd = -1;
@@ -91,7 +93,17 @@ static int file_ready(lua_State *L) {
     return 1;
 }
 
-/* append(bytes) → true; or nil, message: then the file is as it was. A signal does not cut it. */
+/* How much of n bytes may be written now: after Ctrl-C, to what is no plain file, only what does
+ * not wait for a reader. */
+static size_t find_room(lua_State *L, int fd, const struct stat *st, size_t n) {
+    if (S_ISREG(st->st_mode) || !sys_stopped(L)) return n;
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    if (poll(&room, 1, 0) <= 0) return 0;
+    return n < PIPE_BUF ? n : PIPE_BUF;
+}
+
+/* append(bytes) → true; or nil, message: then a plain file is as it was. There a signal does not
+ * cut it. */
 static int file_append(lua_State *L) {
     int fd = check_file(L);
     size_t n, done = 0;
@@ -99,7 +111,9 @@ static int file_append(lua_State *L) {
     struct stat before;
     if (fstat(fd, &before) != 0) return push_failure(L, errno);
     while (done < n) {
-        ssize_t written = write(fd, bytes + done, n - done);
+        size_t most = find_room(L, fd, &before, n - done);
+        if (most == 0) return push_failure(L, EINTR);
+        ssize_t written = write(fd, bytes + done, most);
         if (written >= 0) {
             done += (size_t)written;
             continue;
@@ -159,6 +173,21 @@ static int f_same_file(lua_State *L) {
     lua_pushboolean(L, stat(luaL_checkstring(L, 1), &a) == 0 &&
                            stat(luaL_checkstring(L, 2), &b) == 0 && a.st_dev == b.st_dev &&
                            a.st_ino == b.st_ino);
+    return 1;
+}
+
+/* real_path(path) → where the path leads if it is a link, else the path; or nil, message. */
+static int f_real_path(lua_State *L) {
+    const char *path = luaL_checkstring(L, 1);
+    struct stat st;
+    if (lstat(path, &st) != 0 || !S_ISLNK(st.st_mode)) {
+        lua_settop(L, 1);
+        return 1;
+    }
+    char *real = realpath(path, NULL);
+    if (!real) return push_failure(L, errno);
+    lua_pushstring(L, real);
+    free(real);
     return 1;
 }
 
@@ -242,8 +271,8 @@ static const luaL_Reg file_methods[] = {
 };
 
 static const luaL_Reg functions[] = {
-    {"open", f_open}, {"same_file", f_same_file}, {"hash", f_hash}, {"survey", f_survey},
-    {NULL, NULL},
+    {"open", f_open}, {"same_file", f_same_file}, {"real_path", f_real_path},
+    {"hash", f_hash}, {"survey", f_survey},       {NULL, NULL},
 };
 
 void sys_add_files(lua_State *L) {

@@ -173,6 +173,57 @@ describe("--out", function()
     assert(not h.read(out):find("not today", 1, true))
   end)
 
+  it("spares the prompts, under whatever name it would write over them", function()
+    for _, ending in ipairs {".state", ".tmp"} do
+      local prompts = h.write(out .. ending, "And\n")
+      local code, err = run_code(q(prompts), q(out), "--overwrite")
+      assert.equal(1, code)
+      assert(err:find("would overwrite the prompts", 1, true), err)
+      assert.equal("And\n", h.read(prompts))
+      remove(out)
+    end
+  end)
+
+  it("that is a link stays one, and leads to all lines", function()
+    local link, target = h.scratch "link.jsonl", h.scratch "target.jsonl"
+    remove(target)
+    os.remove(link)
+    assert(os.execute(("ln -s target.jsonl %s"):format(q(link))))
+    local code, err = run_code(q(path), q(link), "")
+    assert.equal(1, code)
+    assert(err:find("is a link that leads nowhere", 1, true), err)
+    assert.is_false(h.exists(link .. ".state"))
+    h.write(target, "")
+    for _, more in ipairs {"--jobs 3", "--jobs 3 --ordered --retry-errors"} do
+      assert.equal(3, (run_code(q(path), q(link), more)))
+      assert.same(whole, (read(target)))
+      assert.equal(0, shell("test -L %s", q(link)))
+      assert.is_true(h.exists(target .. ".state"))
+    end
+  end)
+
+  it("with lines of more prompts than there are is refused", function()
+    run("", path, out)
+    local text = h.read(out):gsub('"index":25,', '"index":26,')
+    h.write(out, text)
+    local code, err = run_code(q(path), q(out), "")
+    assert.equal(1, code)
+    assert(err:find("it has a line of prompt 26, the input 25 prompts", 1, true), err)
+    assert.equal(text, h.read(out))
+  end)
+
+  it("or --prompts that is a pipe without another end waits, until Ctrl-C", function()
+    local pipe = h.scratch "pipe"
+    os.remove(pipe)
+    assert.equal(0, shell("mkfifo %s", q(pipe)))
+    for _, arguments in ipairs {"--prompts " .. q(pipe),
+      ("--prompts %s --out %s"):format(q(path), q(pipe))} do
+      local command = "timeout --preserve-status -s INT 1 %s greedy %s </dev/null >%s 2>&1"
+      assert.equal(130, shell(command, h.program, arguments, q(h.scratch "err")))
+      assert.equal("llmlua: interrupted\n", h.read(h.scratch "err"))
+    end
+  end)
+
   it("is written by one process at a time", function()
     h.write(out, "")
     local side <close> = assert(sys.open(out .. ".state", "append"))
@@ -204,7 +255,7 @@ describe("--out", function()
   end)
 
   it("of a full disk ends with a message and whole lines, and is continued", function()
-    local command = ("(trap '' XFSZ; ulimit -f 5; exec %s sample --top-p 0.9 --prompts %s --out %s "
+    local command = ("(ulimit -f 5; exec %s sample --top-p 0.9 --prompts %s --out %s "
       .. ">/dev/null 2>%s)"):format(h.program, q(path), q(out), q(h.scratch "err"))
     assert.equal(1, shell("%s", command))
     local err = h.read(h.scratch "err")

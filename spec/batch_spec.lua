@@ -3,6 +3,7 @@ local batch = require "llm.batch"
 local json = require "llm.json"
 local lines = require "llm.lines"
 local new_progress = require "llm.progress"
+local requests = require "llm.requests"
 local h = require "spec.helper"
 
 local q = h.quote
@@ -109,7 +110,24 @@ describe("--prompts", function()
       {'{"id": "k"}', "no prompt", "k"},
       {'{"prompt": 3, "id": 4}', "prompt is a number, not a text or a list of ids", 4},
       {'{"prompt": "x", "prompt_ids": [1]}', "prompt and prompt_ids: give one of them"},
-      {'{"prompt": {"a": 1}}', "not a list of ids"},
+      {'{"prompt": {"a": 1}}', "prompt is an object, not a text or a list of ids"},
+      {'{"prompt": {}}', "prompt is an object, not a text or a list of ids"},
+      {'{"prompt_ids": {}}', "prompt_ids is an object, not a list of ids"},
+      {'{"prompt": "x",}', "not JSON: unexpected '}', byte 16"},
+      {'{"prompt": "x" "id": 1}', "not JSON: unexpected '\"id\"', byte 16"},
+      {'{"prompt": "x" /* or y */}', "not JSON: unexpected '/', byte 16"},
+      {'{"prompt"}', "not JSON: unexpected '}', byte 10"},
+      {'["prompt": "x"]', "not JSON"},
+      {'{"prompt": "x\ty"}', "not JSON: a control character in a text, byte 12"},
+      {'{"prompt": "\\x41"}', "not JSON: no escape of JSON, byte 12"},
+      {'{"prompt": "\\ud83d"}', "not JSON: half of a surrogate pair, byte 12"},
+      {'{"prompt": "\\ude00"}', "not JSON: half of a surrogate pair, byte 12"},
+      {'{"prompt": "x", "seed": 01}', "not JSON: '01' is no value, byte 25"},
+      {'{"prompt": "x", "temperature": .5}', "not JSON"},
+      {'{"prompt": "x", "stop": {"a": 1}}', 'stop: {"a":1} is not a list of strings'},
+      {'{"prompt": "x", "sampler": "./greedy.lua"}', "a file; lines may only name samplers"},
+      {'{"prompt": "x", "sampler": [{"name": "../x"}]}', "a file; lines may only name samplers"},
+      {'{"prompt": "' .. ("x"):rep(64 * 256 + 1) .. '"}', "prompt too long: 16385 bytes"},
       {'{"prompt": [1, "x"]}', "place 2 holds no token id"},
       {'{"prompt": [1, 99999]}', "id 99999 at place 2 is not in the vocabulary of "},
       {'{"prompt": [-1]}', "id -1 at place 1"},
@@ -117,7 +135,7 @@ describe("--prompts", function()
       {'{"prompt": "x", "id": 123456789012345678901}', "id must be a text or an integer"},
       {'{"prompt": "x", "beem": 3}', "unknown option 'beem'; known: id, prompt, "},
       {'{"prompt": "x", "max_tokens": -1}', "max_tokens: -1 is not an integer of at least 0"},
-      {'{"prompt": "x", "stop": ""}', "an empty text would stop at once"},
+      {'{"prompt": "x", "stop": ""}', ": stop: an empty text would stop at once"},
       {'{"prompt": "x", "sampler": "nosuch"}', "sampler nosuch: unknown sampler"},
       {'{"prompt": "x", "sampler": "top_k=2", "top_k": 2}', "give one of them"},
       {'{"prompt": "' .. ("word "):rep(3000) .. '"}', "tokens, the context holds 64"},
@@ -129,7 +147,7 @@ describe("--prompts", function()
     end
     local texts = {}
     for i, case in ipairs(bad) do texts[i] = case[1] end
-    texts[#texts + 1] = '{"prompt": "fine"}'
+    texts[#texts + 1] = '{"prompt": "fine \\ud83d\\ude00 \\"", "id": -12, "top_p": 9.5e-1}'
     local list, err, code = run("greedy -n 2 --ctx 64", table.concat(texts, "\n"))
     assert.equal(3, code, err)
     assert(err:find(("%d of %d jobs failed\n"):format(#bad, #bad + 1), 1, true), err)
@@ -142,6 +160,24 @@ describe("--prompts", function()
       assert.equal(case[3] or json.null, got[i].id)
     end
     assert.equal(2, #got[#bad + 1].ids)
+  end)
+
+  it("a sampler or a stop rule that is never made ends after some seconds", function()
+    local loop = h.scratch "samplers/loop.lua"
+    assert(os.execute("mkdir -p " .. q(h.scratch "samplers")))
+    h.write(loop, "while true do pcall(error) end")
+    local script = write("plain.lua", "return {decode = function(_, _, _, emit) emit(300) end}")
+    local list = run(q(script) .. " --quiet --max-seconds 1",
+      '{"prompt": "x", "sampler": "loop"}\n{"prompt": "x"}')
+    local got = decode(list)
+    assert.equal("line 1: sampler loop: took more than 1 s to be made", got[1].error.message)
+    assert.same({300}, got[2].ids)
+    local _, err, code = h.run(("greedy -p x --max-seconds 1 --sampler %s"):format(q(loop)))
+    assert.equal(2, code)
+    assert(err:find("loop.lua: took more than 1 s to be made", 1, true), err)
+    _, err, code = h.run(("greedy -p x --max-seconds 1 --stop-rule %s"):format(q(loop)))
+    assert.equal(1, code)
+    assert(err:find("loop.lua: took more than 1 s to be made", 1, true), err)
   end)
 
   it("fails the job whose strategy raises, alone, with its traceback", function()
@@ -241,6 +277,7 @@ describe("--prompts", function()
       ["--shard 1/2"] = "--shard needs --prompts",
       ["-p x --prompts " .. path] = "--prompts and --prompt: give one of them",
       ["--overwrite --prompts " .. path] = "--overwrite needs --out",
+      ["--out '' --prompts " .. path] = "--out: '' is no path",
       ["--shard 3/2 --prompts " .. path] = "--shard: '3/2' is not I/N with I from 1 to N",
       ["--shard x --prompts " .. path] = "--shard: 'x' is not I/N",
       ["--jobs 0 --prompts " .. path] = "--jobs: '0' is not an integer from 1 to 4096",
@@ -380,6 +417,45 @@ describe("llm.batch", function()
     end
     assert(n <= 10 + 4 * 3, n)
     collectgarbage()
+  end)
+
+  it("gives its pages back when its loop is left, or dropped", function()
+    local function free() return (requests.pages(model)) end
+    local before, prompts = free(), {"And", "The", "In"}
+    for result in batch.run(model, "greedy", prompts, {max_tokens = 9, jobs = 3}) do
+      if result.ids then break end
+    end
+    assert.equal(before, free())
+    do
+      local step = batch.run(model, "greedy",
+        {{prompt = "And", max_tokens = 1}, {prompt = "The", max_tokens = 40}}, {jobs = 2})
+      assert.equal(1, step().index)
+      assert(free() < before)
+    end
+    collectgarbage()
+    collectgarbage()
+    assert.equal(before, free())
+  end)
+
+  it("hands on what the iterator of the prompts yields, and never as a result", function()
+    local function prompts()
+      local i = 0
+      return function()
+        i = i + 1
+        return i == 1 and coroutine.yield("more", 1) or i == 2 and "And" or nil
+      end
+    end
+    local co = coroutine.wrap(function()
+      return #collect(model, "greedy", prompts(), {max_tokens = 1})
+    end)
+    assert.same({"more", 1}, {co()})
+    assert.equal(2, co("The"))
+    local ok, wrong
+    ("x"):gsub("x", function() -- from where nothing can yield
+      ok, wrong = pcall(collect, model, "greedy", prompts(), {max_tokens = 1})
+    end)
+    assert.is_false(ok)
+    assert.equal("misuse", wrong.kind)
   end)
 
   it("raises what is wrong with its arguments", function()

@@ -47,6 +47,7 @@ function Feed:make(index, request, message)
     work, message = self.plan.maker:try(request, index)
     if not work and self.plan.place then message = self.plan.place() .. message end
   end
+  if not work and sys.interrupted() then return nil end -- it was cut, and is nobody's fault
   if not work then
     self:give(self.n_taken, job.refused(index, request and request.id, message))
     return nil
@@ -214,27 +215,32 @@ local function drop_nulls(t)
   return t
 end
 
-local ENOUGH = {} -- told to a run whose results nobody wants any more
+local RESULT = {} -- tells a result from what an iterator of prompts yields
 
--- Runs plan in a coroutine: a result each time it is asked.
+-- Runs plan in a coroutine: a result each time it is asked. What the iterator of the prompts yields
+-- is for whoever runs the loop. Its caches are freed when the loop is left, or collected.
 local function iterate(plan)
   local co = coroutine.create(function()
-    plan.done = function(result)
-      if coroutine.yield(drop_nulls(result)) == ENOUGH then error(ENOUGH, 0) end
-    end
+    plan.done = function(result) coroutine.yield(RESULT, drop_nulls(result)) end
     local ok, message = batch.each(plan)
     if ok == false then fail.raise("interrupted", "interrupted") end
     if not ok then fail.raise("input", "%s", message) end
   end)
-  local function step(word)
-    local ok, result = coroutine.resume(co, word)
-    if not ok and result ~= ENOUGH then error(result, 0) end
-    return ok and result or nil
+  local function close()
+    if coroutine.status(co) == "suspended" then coroutine.close(co) end
   end
-  local closer = setmetatable({}, {__close = function()
-    if coroutine.status(co) == "suspended" then step(ENOUGH) end
-  end})
-  return function() return step() end, nil, nil, closer
+  local closer = setmetatable({}, {__close = close, __gc = close})
+  local function take(ok, tag, ...)
+    if not ok then error(tag, 0) end
+    if coroutine.status(co) == "dead" then return nil end
+    if tag == RESULT then return (...) end
+    if not coroutine.isyieldable() then
+      close()
+      fail.raise("misuse", "the iterator of the prompts yielded, but nobody waits for that")
+    end
+    return take(coroutine.resume(co, coroutine.yield(tag, ...)))
+  end
+  return function() return closer and take(coroutine.resume(co)) end, nil, nil, closer
 end
 
 -- Iterates over the results of the strategy (see batch.load) on the prompts: a list or an iterator

@@ -6,6 +6,7 @@ local blame = require "llm.blame"
 local chain_text = require "llm.chain_text"
 local check = require "llm.check"
 local fail = require "llm.fail"
+local limited = require "llm.limited"
 local scripts = require "llm.scripts"
 local sys = require "llm.sys"
 
@@ -217,11 +218,15 @@ local empty = setmetatable({}, {__mode = "k"})
 -- job, default 0, which stages get as their third argument. tell (or nil): called after each stage
 -- for each row, with {step (place in the output), row, stage, kept (ids), total (ids), mass (of
 -- what was kept, in the distribution that the stage got)}. each(name, before, after, seqs): called
--- after each stage in place of that.
-function chain.build(stages, model, tell)
+-- after each stage in place of that. seconds: all that the files of the stages may take until they
+-- are made (nil: any time).
+function chain.build(stages, model, tell, seconds)
   local filters, asked = {}, {}
+  local left = seconds
   for i, stage in ipairs(stages) do
-    local filter, known = make_stage(stage, model)
+    local start = sys.clock()
+    local filter, known = limited(left, function() return make_stage(stage, model) end)
+    left = seconds and math.max(0.1, left - (sys.clock() - start))
     if not filter then return nil, ("sampler %s: %s"):format(stage.name, known) end
     filters[i], asked[i] = filter, known
   end

@@ -6,6 +6,7 @@ local fail = require "llm.fail"
 local json = require "llm.json"
 local options = require "llm.options"
 local stop = require "llm.stop"
+local sys = require "llm.sys"
 
 local Maker = {}
 Maker.__index = Maker
@@ -14,14 +15,25 @@ local job = {}
 
 local OWN = {id = true, prompt = true, prompt_ids = true} -- fields of a request, and no options
 local MOST_CHAINS = 256 -- that are kept
+local MAKE_SECONDS = 10 -- that files of samplers and stop rules may take; less for short jobs
+local TOKEN_BYTES = 256 -- of a long token: a text of more per place of the context cannot fit
 
 -- ---- the options of a run ----
 
-local function check_stops(opt)
+local function check_stops(opt, name)
   for _, text in ipairs(opt.stop or {}) do
-    if text == "" then return nil, "--stop: an empty text would stop at once" end
+    if text == "" then return nil, name .. ": an empty text would stop at once" end
   end
   return true
+end
+
+local function check_logprobs(opt)
+  if not opt.processed_logprobs or opt.logprobs then return true end
+  return nil, "--processed-logprobs needs --logprobs"
+end
+
+local function make_seconds(opt)
+  return math.max(1, math.min(MAKE_SECONDS, opt.max_seconds or MAKE_SECONDS))
 end
 
 local function chain_text(stages)
@@ -37,11 +49,13 @@ end
 function job.maker(run)
   local maker = setmetatable({script = run.script, specs = run.specs, opt = run.opt, chains = {},
     n_chains = 0, explain = run.explain}, Maker)
-  local ok, message = check_stops(run.opt)
+  local ok, message = check_stops(run.opt, "--stop")
+  if ok then ok, message = check_logprobs(run.opt) end
   if ok then ok, message = chain.collect(run.opt) end
   if not ok then return nil, message end
   if run.opt.stop_rule then
-    maker.make_rule, maker.rule_hash = stop.read_rule(run.opt.stop_rule)
+    maker.make_rule, maker.rule_hash = stop.read_rule(run.opt.stop_rule,
+      make_seconds(run.opt))
     if not maker.make_rule then return nil, maker.rule_hash, true end
   end
   return maker
@@ -75,18 +89,20 @@ end
 -- chain.build has it) what its own does.
 function Maker:build_chain(opt, tell)
   local key = chain_key(opt, self.specs)
-  local known = not tell and self.chains[key]
-  if known then return known end
+  local known, seconds = not tell and self.chains[key], make_seconds(opt)
+  if known and (known.filter or known.seconds >= seconds) then
+    return known.filter and known, known.message
+  end
   local stages, message = chain.collect(opt)
   if not stages then return nil, message end
   local filter
-  filter, message = chain.build(stages, self.model, tell)
-  if not filter then return nil, message end
-  local made = {filter = filter, n = #stages, text = chain_text(stages)}
-  if tell then return made end
+  filter, message = chain.build(stages, self.model, tell, seconds)
+  local made = {filter = filter, n = #stages, text = chain_text(stages), message = message,
+    seconds = seconds}
+  if tell or sys.interrupted() then return filter and made, message end
   if self.n_chains == MOST_CHAINS then self.chains, self.n_chains = {}, 0 end
-  self.chains[key], self.n_chains = made, self.n_chains + 1
-  return made
+  self.chains[key], self.n_chains = made, self.n_chains + 1 -- failures too: they may take long
+  return filter and made, message
 end
 
 -- Sampling of a request replaces what the run has of the other kind: its chain the single options,
@@ -117,6 +133,16 @@ function Maker:known()
   return table.concat(names, ", ")
 end
 
+-- A line must not run any file that it likes.
+local function check_names(sampler)
+  for _, stage in ipairs(chain.parse(sampler) or {}) do
+    if not stage.name:find "^[%w_.-]+$" or stage.name:find "%.lua$" then
+      return nil, ("sampler '%s': a file; lines may only name samplers"):format(stage.name)
+    end
+  end
+  return true
+end
+
 local function copy_lists(opt)
   for name, value in next, opt do
     if type(value) == "table" and not getmetatable(value) then
@@ -145,13 +171,18 @@ function Maker:merge(request)
         :format(name, self:known())
     end
     local value, message = options.check(spec, request[name])
+    if value == nil and spec.type == "list" and json.is_object(request[name]) then
+      message = ("%s: %s is not %s"):format(name, json.encode(request[name]),
+        options.describe(spec))
+    end
     if value == nil then return nil, (message:gsub("^%-%-[%w-]+", name, 1)) end
     opt[name] = value
   end
   local given = {}
   for _, name in ipairs(names) do given[name] = opt[name] end
   settle_sampling(opt, given, self.specs)
-  local ok, message = check_stops(opt)
+  local ok, message = check_stops(given, "stop")
+  if ok and given.sampler then ok, message = check_names(given.sampler) end
   if not ok then return nil, message end
   return opt
 end
@@ -175,6 +206,7 @@ function job.encode(model, request)
   local text, ids, message = request.prompt, request.prompt_ids
   if text == json.null then text = nil end
   if ids == json.null then ids = nil end
+  local name = text == nil and "prompt_ids" or "prompt"
   if text ~= nil and ids ~= nil then return nil, "prompt and prompt_ids: give one of them" end
   if type(text) == "table" then ids, text = text, nil end
   if text == nil and ids == nil then return nil, "no prompt" end
@@ -187,7 +219,10 @@ function job.encode(model, request)
   if text then
     ids = model:encode(text)
   else
-    if #ids == 0 and next(ids) ~= nil then return nil, "prompt_ids is not a list of ids" end
+    if json.is_object(ids) or #ids == 0 and next(ids) ~= nil then
+      return nil, ("%s is an object, not %sa list of ids"):format(name,
+        name == "prompt" and "a text or " or "")
+    end
     ids, message = read_ids(model, ids)
     if not ids then return nil, message end
   end
@@ -208,6 +243,11 @@ function Maker:make(request, index)
   if id == json.null then id = nil end
   if id ~= nil and not job.is_id(id) then
     return nil, "id must be a text or an integer of 64 bits"
+  end
+  local text = request.prompt
+  if type(text) == "string" and #text > TOKEN_BYTES * model.ctx then
+    return nil, ("prompt too long: %d bytes, more than %d tokens can be; that many the context "
+      .. "holds (--ctx)"):format(#text, model.ctx)
   end
   local ids, message = job.encode(model, request)
   if not ids then return nil, message end

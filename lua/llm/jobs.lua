@@ -40,6 +40,7 @@ local function check(opt, given, specs)
       ending.usage(options.flag(name) .. " needs --out", specs)
     end
   end
+  if opt.out == "" then ending.usage("--out: '' is no path", specs) end
 end
 
 -- ---- shards ----
@@ -114,7 +115,10 @@ end
 local function open_prompts(run)
   local opt, message = run.opt
   run.prompts, message = lines.prompts(opt.prompts, opt.prompts_format)
-  if not run.prompts then ending.exit(ending.FAILURE, "%s", message) end
+  if not run.prompts then
+    if sys.interrupted() then ending.exit(ending.INTERRUPTED, "interrupted") end
+    ending.exit(ending.FAILURE, "%s", message)
+  end
   run.input_hash = "standard input"
   if opt.prompts ~= "-" and sys.path_kind(opt.prompts) == "file" then
     run.input_hash, run.n_prompts = sys.survey(opt.prompts)
@@ -127,6 +131,22 @@ local function open_prompts(run)
   run.total = n and shard and (n - shard.i) // shard.n + 1 or n
 end
 
+-- None of the files that come to be with the results may be one that the run reads.
+local function check_inputs(path, opt)
+  local real, files = results.files(path)
+  if not real then ending.exit(ending.FAILURE, "%s", files) end
+  local inputs = {["the prompts"] = opt.prompts, ["the model"] = opt.model,
+    ["the stop rule"] = opt.stop_rule}
+  for what, input in pairs(inputs) do
+    for _, file in ipairs(sys.path_kind(real) == "other" and {} or files) do
+      if input ~= "-" and sys.same_file(file, input) then
+        ending.exit(ending.FAILURE, "--out %s would overwrite %s%s", path, what,
+          file ~= real and (" (%s)"):format(file) or "")
+      end
+    end
+  end
+end
+
 local function open_results(run)
   local opt, message = run.opt
   if not opt.out then
@@ -134,12 +154,13 @@ local function open_results(run)
     return
   end
   local path = run.shard and jobs.shard_path(opt.out, run.shard) or opt.out
-  if sys.path_kind(path) == "file" and sys.same_file(path, opt.prompts) then
-    ending.exit(ending.FAILURE, "--out %s would overwrite the prompts", path)
-  end
+  check_inputs(path, opt)
   run.out, message = results.open {path = path, state = make_state(run), overwrite = opt.overwrite,
-    retry_errors = opt.retry_errors, is_once = run.n_prompts == nil}
-  if not run.out then ending.exit(ending.FAILURE, "%s", message) end
+    retry_errors = opt.retry_errors, is_once = run.n_prompts == nil, n_prompts = run.n_prompts}
+  if not run.out then
+    if sys.interrupted() then ending.exit(ending.INTERRUPTED, "interrupted") end
+    ending.exit(ending.FAILURE, "%s", message)
+  end
   run.done, run.n_failed = run.out.done, run.out.n_failed
   if opt.quiet then return end
   if run.done.n > 0 then
@@ -152,6 +173,9 @@ local function write(run, result)
   local line = json.encode(result)
   if run.out then
     local ok, message = run.out:append(line)
+    if not ok and not run.out.side and sys.interrupted() then
+      ending.exit(ending.INTERRUPTED, "interrupted: nobody reads %s", run.out.path)
+    end
     if not ok then
       ending.exit(ending.FAILURE, "cannot write: %s (%s)", message,
         run.n_prompts and "the same command continues" or "what is there is whole")
@@ -232,12 +256,14 @@ function jobs.run(script, opt, given, specs)
     run.explain = function(index) return report.explainer(("prompt %d, "):format(index)) end
   end
   run.maker, message, is_file = job.maker(run)
+  if not run.maker and sys.interrupted() then ending.exit(ending.INTERRUPTED, "interrupted") end
   if not run.maker and is_file then ending.exit(ending.FAILURE, "%s", message) end
   if not run.maker then ending.usage(message, specs) end
   open_prompts(run)
   run.model = loading.models(opt, specs)
   sys.progress(false)
   bound, message = run.maker:bind(run.model)
+  if not bound and sys.interrupted() then ending.exit(ending.INTERRUPTED, "interrupted") end
   if not bound then ending.exit(ending.USAGE, "%s", message) end
   open_results(run)
   if run.shard and not opt.quiet then

@@ -2,6 +2,7 @@
 -- lists when they are empty, broken UTF-8 replaced. dkjson reads it.
 
 local dkjson = require "dkjson"
+local strict = require "llm.json_strict"
 local text = require "llm.text"
 
 local json = {null = dkjson.null}
@@ -79,12 +80,20 @@ function json.encode(value, order)
   return encode[type(value)](value, places)
 end
 
+-- Whether a value that was read is an object.
+function json.is_object(value)
+  local meta = type(value) == "table" and value ~= json.null and getmetatable(value)
+  return meta and meta.__jsontype == "object" or false
+end
+
 -- A value, or nil, message. null is json.null; integers stay integers.
 function json.decode(line)
   local ok, value, after, message = pcall(dkjson.decode, line, 1, json.null)
   if not ok then return nil, "nested too deeply" end
   if message then return nil, message end
   if line:find("%S", after) then return nil, "more than one value" end
+  ok, message = strict(line)
+  if not ok then return nil, message end
   return value
 end
 

@@ -17,7 +17,7 @@ local PLACES = {integer = "N", number = "X", string = "TEXT", list = "LIST", fil
   model = "FILE", choice = "WHICH"}
 local SECTIONS = {
   {"script", "Options of this script"}, {"prompt", "Model and prompt"}, {"end", "End of the text"},
-  {"sampling", "Sampling (a chain, or the single filters in a fixed order)"},
+  {"sampling", "Sampling (a chain, or penalties, temperature, top-k, top-p, min-p in this order)"},
   {"engine", "Engine"}, {"batch", "Many prompts"}, {"output", "Output"},
 }
 

@@ -161,6 +161,19 @@ end
 
 -- ---- the file ----
 
+-- The path of a file of results without links, and the files that are written with it; or nil,
+-- message.
+function results.files(path)
+  local folder = path:match "^(.*)/[^/]*$"
+  if folder and folder ~= "" and sys.path_kind(folder) ~= "folder" then
+    return nil, ("%s: there is no folder %s"):format(path, folder)
+  end
+  if sys.path_kind(path) == "other" then return path, {path} end -- it may have no path of its own
+  local real, message = sys.real_path(path)
+  if not real then return nil, ("%s is a link that leads nowhere: %s"):format(path, message) end
+  return real, {real, real .. ".state", real .. ".tmp"}
+end
+
 local Results = {}
 Results.__index = Results
 
@@ -185,12 +198,16 @@ local function drop_errors(self)
   return true
 end
 
--- Reads what is there; a line that was not finished is cut off.
-local function take_up(self)
+-- Reads what is there, of prompts up to `most`; a line that was not finished is cut off.
+local function take_up(self, most)
   local size, message = self.file:size()
   if not size then return nil, message end
   local whole
   whole, message = results.scan(self.file, self.path, function(_, index, failed)
+    if index < 1 or index > most then
+      return nil, ("%s is not of this input: it has a line of prompt %d, the input %d prompts")
+        :format(self.path, index, most)
+    end
     if self.done:add(index) and failed then self.n_failed = self.n_failed + 1 end
     return true
   end)
@@ -230,32 +247,34 @@ local function begin(self, spec)
 end
 
 -- spec: {path, state (what makes the lines), overwrite, retry_errors, is_once (it cannot be
--- continued)}. Returns the file, with `done` (a set of indexes), n_failed, n_dropped; or nil,
--- message.
+-- continued), n_prompts (of the input, or nil)}. Returns the file, with `done` (a set of indexes),
+-- n_failed, n_dropped; or nil, message.
 function results.open(spec)
-  local self = setmetatable({path = spec.path, done = results.set(), n_failed = 0, n_dropped = 0},
+  local path, message = results.files(spec.path)
+  if not path then return nil, message end
+  local self = setmetatable({path = path, done = results.set(), n_failed = 0, n_dropped = 0},
     Results)
-  local kind = sys.path_kind(spec.path)
-  if kind == "folder" then return nil, ("%s is a folder"):format(spec.path) end
-  local message
-  if kind == "other" then -- a pipe, a device: nothing to continue
-    self.file, message = sys.open(spec.path, "append")
-    if not self.file then return nil, ("%s: %s"):format(spec.path, message) end
+  local kind = sys.path_kind(path)
+  if kind == "folder" then return nil, ("%s is a folder"):format(path) end
+  if kind == "other" then -- a pipe, a device: nothing to continue; a pipe waits for its reader
+    self.file, message = sys.open(path, "write")
+    if not self.file then return nil, ("%s: %s"):format(path, message) end
     return self
   end
-  self.side, message = sys.open(spec.path .. ".state", "append")
-  if not self.side then return nil, ("%s.state: %s"):format(spec.path, message) end
+  local is_new = not sys.path_kind(path .. ".state")
+  self.side, message = sys.open(path .. ".state", "append")
+  if not self.side then return nil, ("%s.state: %s"):format(path, message) end
   local locked = self.side:lock()
   if locked == false then
-    return nil, ("%s is being written by another process"):format(spec.path)
+    return nil, ("%s is being written by another process"):format(path)
   end
-  os.remove(spec.path .. ".tmp") -- of a run that was ended while it wrote it
+  os.remove(path .. ".tmp") -- of a run that was ended while it wrote it
   local ok
   ok, message = begin(self, spec)
-  if ok then ok, message = take_up(self) end
+  if ok then ok, message = take_up(self, spec.n_prompts or math.maxinteger) end
   if ok and spec.retry_errors and self.n_failed > 0 then ok, message = drop_errors(self) end
   if ok then return self end
-  if self.side:size() == 0 then os.remove(spec.path .. ".state") end -- made here, for nothing
+  if is_new then os.remove(path .. ".state") end -- made here, for nothing
   self:close()
   return nil, message
 end

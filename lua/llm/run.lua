@@ -105,7 +105,8 @@ local function read_partial(job, context, finish)
   local partial = job.given and rawget(job.given, "partial")
   if not partial then return nil end
   context:guard(true, 1)
-  local ok, outputs = guarded(function()
+  local call = sys.over() and pcall or guarded -- after Ctrl-C the guard would end it at once
+  local ok, outputs = call(function()
     local list = partial()
     return list and #list > 0 and read_returned(job, list, finish)
   end)

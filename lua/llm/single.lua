@@ -62,12 +62,14 @@ end
 function single.run(script, opt, given, specs)
   local maker, message, is_file = job.maker {script = script, specs = specs, opt = opt,
     explain = opt.explain and report.explainer or nil}
+  if not maker and sys.interrupted() then ending.exit(ending.INTERRUPTED, "interrupted") end
   if not maker and is_file then ending.exit(ending.FAILURE, "%s", message) end
   if not maker then ending.usage(message, specs) end
   if opt.logprobs and not opt.json then ending.usage("--logprobs needs --json", specs) end
   local model, is_builtin = loading.models(opt, specs)
   local bound
   bound, message = maker:bind(model)
+  if not bound and sys.interrupted() then ending.exit(ending.INTERRUPTED, "interrupted") end
   if not bound then ending.exit(ending.USAGE, "%s", message) end
   local text = prompt.find(opt, given, specs, is_builtin)
   local work
@@ -75,6 +77,7 @@ function single.run(script, opt, given, specs)
   if not work and message:find("in the vocabulary", 1, true) then
     ending.exit(ending.USAGE, "--prompt-ids: %s", message)
   end
+  if not work and sys.interrupted() then ending.exit(ending.INTERRUPTED, "interrupted") end
   if not work then ending.exit(ending.FAILURE, "%s", message) end
 
   local broken, streamed
@@ -87,7 +90,7 @@ function single.run(script, opt, given, specs)
       error(wrong, 0)
     end
   end
-  work.sink = not opt.json and sink or nil
+  work.sink = not opt.json and not opt.explain and sink or nil -- the text after what is told
   local result = run.job(work)
   local n_late = result.n_late or 0
   result.n_late = nil

@@ -1,6 +1,7 @@
 -- Stop strings and stop rules.
 
 local fail = require "llm.fail"
+local limited = require "llm.limited"
 local sandbox = require "llm.sandbox"
 local sys = require "llm.sys"
 
@@ -42,12 +43,18 @@ local function read_source(path)
   return (source:gsub("^#[^\n]*", ""))
 end
 
--- Runs the chunk of a rule anew. Returns the rule, or nil, message.
-local function make_rule(path, source, seed)
+-- Runs the chunk of a rule anew, for some seconds at most (nil: any time). Returns the rule; or
+-- nil, message.
+local function make_rule(path, source, seed, seconds)
   local chunk, message = load(source, "@" .. path, "t", sandbox.environment(seed))
   if not chunk then return nil, message end
-  local ok, rule = pcall(chunk)
-  if not ok then return nil, ("stop rule %s: %s"):format(path, fail.line(rule)) end
+  local rule
+  rule, message = limited(seconds, function()
+    local ok, made = pcall(chunk)
+    if not ok then return nil, fail.line(made) end
+    return made
+  end)
+  if message then return nil, ("stop rule %s: %s"):format(path, message) end
   if type(rule) ~= "function" then
     return nil, ("stop rule %s returns a %s, not a function"):format(path, type(rule))
   end
@@ -61,14 +68,14 @@ end
 
 -- A file that returns function(ids, text) → true to stop. Returns a function(seed) which makes such
 -- a rule for one job: what its file keeps in locals is that job's own; and the hash of its source.
--- Or nil, message.
-function stop.read_rule(path)
+-- Or nil, message. seconds: what its file may take each time (nil: any time).
+function stop.read_rule(path, seconds)
   local source, message = read_source(path)
   if not source then return nil, message end
   local rule
-  rule, message = make_rule(path, source, 0)
+  rule, message = make_rule(path, source, 0, seconds)
   if not rule then return nil, message end
-  return function(seed) return make_rule(path, source, seed) end, sys.hash(source)
+  return function(seed) return make_rule(path, source, seed, seconds) end, sys.hash(source)
 end
 
 return stop
