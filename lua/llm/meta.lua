@@ -182,7 +182,8 @@ function Model:cache() end
 ---@class llm.ForwardOptions
 ---@field rows? integer | "all" logits of the last n ids of each cache (1), of all, or 0: none
 ---@field hidden? integer[] layers whose output is wanted; 0 is the embedding
----@field exit? integer stop after this layer
+---@field exit? integer stop after this layer: the logits are final norm and head on its output, and
+---the cache's new positions have no more layers: truncate them before a deeper pass
 ---@field parents? integer[] trees of candidates: which of its cache's ids each follows, 0: the cache
 
 ---Feeds ids to a cache, or to each of many in one pass over the weights: ids[i], an id or a list,
