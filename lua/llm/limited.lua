@@ -8,10 +8,10 @@ local sys = require "llm.sys"
 -- deadline stands already.
 return function(seconds, f)
   if not seconds then return f() end
-  sys.deadline(sys.clock() + seconds)
+  local before = sys.deadline(sys.clock() + seconds)
   local ok, values, _, text = guarded(function() return table.pack(f()) end)
   local over = sys.over()
-  sys.deadline(nil)
+  sys.deadline(before)
   if ok then return values[1], values[2] end
   if over == "interrupted" then return nil, "interrupted" end
   if over == "time" then return nil, ("took more than %.3g s to be made"):format(seconds) end
