@@ -9,8 +9,9 @@
 
 #define LEAST_BYTES  256
 #define BUDGET_BYTES (UINT64_C(24) << 20)
-#define KEPT_BYTES   (UINT64_C(8) << 20)
-#define N_KEPT       128
+#define KEPT_LEAST   (UINT64_C(8) << 20)
+#define KEPT_MOST    (UINT64_C(32) << 20)
+#define N_KEPT       1024
 #define MOST_ENTRIES (INT64_C(1) << 40)
 
 struct tensor_pool {
@@ -58,9 +59,7 @@ void tensor_pool_close(struct tensor_pool *pool, llm_device *device) {
     kern_free(pool);
 }
 
-bool tensor_pool_pressed(const struct tensor_pool *pool) {
-    return pool->live + pool->kept_bytes >= pool->budget;
-}
+bool tensor_pool_pressed(const struct tensor_pool *pool) { return pool->live >= pool->budget; }
 
 uint64_t tensor_pool_bytes(const struct tensor_pool *pool) { return pool->live + pool->kept_bytes; }
 
@@ -83,7 +82,7 @@ static bool pool_take(struct tensor_pool *pool, size_t bytes, kern_buffer *out) 
 static int pool_alloc(llm_device *device, size_t bytes, kern_buffer *out) {
     struct tensor_pool *pool = device->pool;
     if (pool->is_told) { /* garbage was collected since: what is live now is needed */
-        const uint64_t wanted = 2 * pool->live + pool->kept_bytes;
+        const uint64_t wanted = 3 * pool->live;
         pool->budget = wanted > BUDGET_BYTES ? wanted : BUDGET_BYTES;
         pool->is_told = false;
     }
@@ -100,14 +99,17 @@ static int pool_alloc(llm_device *device, size_t bytes, kern_buffer *out) {
     return KERN_OK;
 }
 
-/* Keeps at most 32 MiB, or as much as is live; the largest go first. */
+/* Keeps what the budget has left, within bounds; the largest go first. */
 static void pool_give(llm_device *device, kern_buffer buffer) {
     struct tensor_pool *pool = device->pool;
     pool->live -= buffer.bytes;
     if (pool->n_kept == N_KEPT) pool_drop(pool, device, 0);
     pool->kept[pool->n_kept++] = buffer;
     pool->kept_bytes += buffer.bytes;
-    const uint64_t most = pool->live > KEPT_BYTES ? pool->live : KEPT_BYTES;
+    uint64_t most = pool->budget > pool->live ? pool->budget - pool->live : 0;
+    const uint64_t bound = pool->live > KEPT_MOST ? pool->live : KEPT_MOST;
+    if (most > bound) most = bound;
+    if (most < KEPT_LEAST) most = KEPT_LEAST;
     while (pool->kept_bytes > most) {
         int largest = 0;
         for (int i = 1; i < pool->n_kept; i++)
