@@ -92,8 +92,8 @@ static int f_bar(lua_State *L) {
 
 /* ---- Ctrl-C ---- */
 
-static void guard_hook(lua_State *L, lua_Debug *unused);
-static void job_hook(lua_State *L, lua_Debug *unused);
+static void guard_hook(lua_State *L, lua_Debug *at);
+static void job_hook(lua_State *L, lua_Debug *at);
 
 llm_kind sys_over(void *data, lua_Hook hook) {
     const sys_host *host = data;
@@ -105,24 +105,20 @@ llm_kind sys_over(void *data, lua_Hook hook) {
 /* Fires in Lua code that calls nothing of llm. Once it is over it fires at each instruction, so
  * that no pcall loop swallows it; the hook belongs to the coroutine that was guarded and those it
  * makes. */
-static void end_if_over(lua_State *L, lua_Hook hook) {
+static void end_if_over(lua_State *L, lua_Debug *at, lua_Hook hook) {
     sys_host *host = host_of(L);
     llm_kind over = host ? sys_over(host, hook) : LLM_OK;
     if (over == LLM_OK) return;
+    lua_getinfo(L, "S", at);
+    if (strstr(at->source, "llm/coroutines.lua")) return; /* it closes what the script left open */
     lua_sethook(L, hook, LUA_MASKCOUNT, 1);
     lua_pushstring(L, over == LLM_TIME ? "the job's time is over (--max-seconds)" : "interrupted");
     lua_error(L);
 }
 
-static void guard_hook(lua_State *L, lua_Debug *unused) {
-    (void)unused;
-    end_if_over(L, guard_hook);
-}
+static void guard_hook(lua_State *L, lua_Debug *at) { end_if_over(L, at, guard_hook); }
 
-static void job_hook(lua_State *L, lua_Debug *unused) {
-    (void)unused;
-    end_if_over(L, job_hook);
-}
+static void job_hook(lua_State *L, lua_Debug *at) { end_if_over(L, at, job_hook); }
 
 /* deadline(t or nil): coroutines guarded under a deadline end when clock() is past it. Returns the
  * one before. */
