@@ -63,15 +63,34 @@ void cache_trim(llm_cache *c) {
     if (c->n / KERN_PAGE_POSITIONS < c->n_chained) c->n_chained = 0;
 }
 
+typedef struct cache_name {
+    char text[32];
+} cache_name;
+
+static cache_name name_of(int64_t i_cache) {
+    cache_name name = {"the cache"};
+    if (i_cache) snprintf(name.text, sizeof name.text, "cache %lld", (long long)i_cache);
+    return name;
+}
+
+int cache_check_whole(const llm_cache *c, int64_t i_cache, llm_error *err) {
+    if (!c->n_lost) return 0;
+    return llm_fail(err, LLM_MISUSE, "%s is evicted: %lld of its %lld tokens are there",
+                    name_of(i_cache).text, (long long)c->n, (long long)llm_cache_length(c));
+}
+
 int cache_check_free(const llm_cache *c, int64_t i_cache, llm_error *err) {
-    char which[32] = "the cache";
-    if (i_cache) snprintf(which, sizeof which, "cache %lld", (long long)i_cache);
     if (c->feeding || c->refill)
-        return llm_fail(err, LLM_MISUSE, "%s is being fed by a forward pass", which);
-    if (c->n_lost)
-        return llm_fail(err, LLM_MISUSE, "%s is evicted: %lld of its %lld tokens are there", which,
-                        (long long)c->n, (long long)(c->n + c->n_lost));
-    return 0;
+        return llm_fail(err, LLM_MISUSE, "%s is being fed by a forward pass",
+                        name_of(i_cache).text);
+    return cache_check_whole(c, i_cache, err);
+}
+
+int cache_check_context(const llm_cache *c, int64_t n_more, llm_error *err) {
+    int64_t ctx = c->model->info.ctx;
+    if (n_more <= ctx - c->n) return 0;
+    return llm_fail(err, LLM_CACHE_FULL, "cache full: %lld of %lld positions used, %lld requested",
+                    (long long)c->n, (long long)ctx, (long long)n_more);
 }
 
 /* Page i_page, whose first n_positions are in use, becomes a copy unless it is ours alone. The
@@ -110,11 +129,7 @@ int64_t cache_pages_needed(const llm_cache *c, int64_t n_more, bool copies) {
 
 int cache_extend(llm_cache *c, int64_t n_more, llm_error *err) {
     page_pool *pool = &c->model->pages;
-    int64_t ctx = c->model->info.ctx;
-    if (n_more > ctx - c->n)
-        return llm_fail(err, LLM_CACHE_FULL,
-                        "cache full: %lld of %lld positions used, %lld requested", (long long)c->n,
-                        (long long)ctx, (long long)n_more);
+    if (cache_check_context(c, n_more, err)) return -1;
     int64_t n_needed = cache_pages_needed(c, n_more, true);
     if (n_needed > pages_available(pool))
         return llm_fail(err, LLM_CACHE_FULL,

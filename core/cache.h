@@ -26,7 +26,12 @@ struct llm_cache {
 /* Fails while a request feeds it and while it is evicted. i_cache (1-based; 0: the only one). */
 int cache_check_free(const llm_cache *, int64_t i_cache, llm_error *err);
 
-/* The functions of llm.h without that check. */
+/* Its second half. */
+int cache_check_whole(const llm_cache *, int64_t i_cache, llm_error *err);
+/* Fails (cache_full) where the context does not hold n_more ids after those there. */
+int cache_check_context(const llm_cache *, int64_t n_more, llm_error *err);
+
+/* The functions of llm.h without these checks. */
 llm_cache *cache_fork(llm_cache *, int64_t n, llm_error *err);
 void cache_truncate(llm_cache *, int64_t n);
 

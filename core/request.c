@@ -68,13 +68,6 @@ static int check_feed(llm_model *m, const llm_feed *f, int64_t *n_total, llm_err
     return 0;
 }
 
-static int check_context(const llm_cache *c, int64_t n_more, llm_error *err) {
-    int64_t ctx = c->model->info.ctx;
-    if (n_more <= ctx - c->n) return 0;
-    return llm_fail(err, LLM_CACHE_FULL, "cache full: %lld of %lld positions used, %lld requested",
-                    (long long)c->n, (long long)ctx, (long long)n_more);
-}
-
 /* ---- making them ---- */
 
 llm_request *request_new(llm_model *m, request_kind kind, int64_t n_parts, int64_t n_ids,
@@ -182,7 +175,7 @@ static int take_trees(llm_request *r, const int32_t *parents, llm_error *err) {
 
 static int check_contexts(const llm_request *r, const llm_feed *f, llm_error *err) {
     for (int64_t i = 0; i < r->n_parts; i++)
-        if (check_context(f->caches[i], f->counts[i], err)) return -1;
+        if (cache_check_context(f->caches[i], f->counts[i], err)) return -1;
     return 0;
 }
 
@@ -215,7 +208,7 @@ static int check_score(llm_model *m, llm_cache *c, const int32_t *ids, size_t n,
             err, LLM_MISUSE,
             "score needs a cache without a tree and with all %lld layers of each position",
             (long long)m->info.n_layers);
-    return model_check_ids(m, ids, n, err) || check_context(c, (int64_t)n, err) ? -1 : 0;
+    return model_check_ids(m, ids, n, err) || cache_check_context(c, (int64_t)n, err) ? -1 : 0;
 }
 
 /* The cache's last id is fed again, so that its row predicts the first of ids, to a fork that takes
@@ -245,10 +238,7 @@ static bool has_fork(const request_part *p) { return p->fed != p->cache; }
 int request_begin(llm_request *r, llm_error *err) {
     for (int64_t i = 0; i < r->n_parts; i++) {
         request_part *p = &r->parts[i];
-        if (r->kind != REQUEST_REFILL && p->cache->n_lost)
-            return llm_fail(
-                err, LLM_MISUSE, "cache %lld is evicted: %lld of its %lld tokens are there",
-                (long long)i + 1, (long long)p->cache->n, (long long)llm_cache_length(p->cache));
+        if (r->kind != REQUEST_REFILL && cache_check_whole(p->cache, i + 1, err)) return -1;
     }
     if (r->kind != REQUEST_SCORE || has_fork(r->parts)) return 0;
     request_part *p = r->parts;

@@ -252,7 +252,6 @@ static int forward_open(lua_State *L, forward_request *r, llm_request **out, llm
 static int forward_wait(lua_State *L) {
     forward_request *r = lua_touserdata(L, SLOT_REQUEST);
     request_handle *h = bind_request_new(L, ARG_MODEL, SLOT_REQUEST);
-    h->model = r->model;
     h->n_layers = r->n_layers;
     h->layers = r->layers;
     h->wants_logits = r->rows != 0;
@@ -287,7 +286,6 @@ static int score_open(lua_State *L, const model_handle *h, const cache_handle *k
 static int score_wait(lua_State *L, const model_handle *h, const cache_handle *kv,
                       const int32_t *ids, size_t n) {
     request_handle *r = bind_request_new(L, 1, 2);
-    r->model = h;
     ENGINE(L, llm_model_device(bind_model_live(L, h)),
            score_open(L, h, kv, ids, n, &r->request, &err));
     return bind_request_yield(L);

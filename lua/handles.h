@@ -35,7 +35,6 @@ typedef struct tensor_handle {
 
 typedef struct request_handle { /* user values: the model's handle, what the request was made of */
     llm_request *request;
-    const model_handle *model;
     size_t n_layers; /* hidden states that it gives, after these layers */
     const int32_t *layers;
     bool wants_logits;

@@ -5,11 +5,14 @@
 
 enum { KEEP_MODEL = 1, KEEP_STAGING, N_KEEP = KEEP_STAGING }; /* user values */
 
-static int request_gc(lua_State *L) {
-    request_handle *h = lua_touserdata(L, 1);
+static void request_drop(request_handle *h) {
     llm_request *request = h->request;
     h->request = NULL;
     llm_request_close(request);
+}
+
+static int request_gc(lua_State *L) {
+    request_drop(lua_touserdata(L, 1));
     return 0;
 }
 
@@ -53,12 +56,6 @@ static int request_push_results(lua_State *L, request_handle *h) {
     if (h->n_layers) return 2;
     lua_pop(L, 1);
     return 1;
-}
-
-static void request_drop(request_handle *h) {
-    llm_request *request = h->request;
-    h->request = NULL;
-    llm_request_close(request);
 }
 
 /* After the yield: the request stands at index ctx. What resume was given follows it: an error, or
@@ -120,28 +117,27 @@ static int f_relieve(lua_State *L) {
     return 0;
 }
 
+/* Request i (1-based) of the list at index 1. */
+static llm_request *listed_request(lua_State *L, size_t i) {
+    lua_rawgeti(L, 1, (lua_Integer)i);
+    llm_request *request = request_check(L, -1)->request;
+    lua_pop(L, 1);
+    return request;
+}
+
 /* serve(requests) → true, or nil and the error of the pass. All are of one model. */
 static int f_serve(lua_State *L) {
     lua_settop(L, 1);
     bind_check_table(L, 1, "requests");
     size_t n = lua_rawlen(L, 1);
     llm_request **list = lua_newuserdatauv(L, (n + 1) * sizeof *list, 0);
-    llm_device *device = NULL;
-    for (size_t i = 0; i < n; i++) {
-        lua_rawgeti(L, 1, (lua_Integer)i + 1);
-        request_handle *h = request_check(L, -1);
-        list[i] = h->request;
-        device = llm_model_device(llm_request_get_info(h->request)->model);
-        lua_pop(L, 1);
-    }
     llm_error err = {LLM_OK, ""};
     int n_tries = 0;
-    if (device) bind_engine_prepare(L, device);
-    for (size_t i = 0; i < n; i++) { /* a finalizer may have closed one */
-        lua_rawgeti(L, 1, (lua_Integer)i + 1);
-        list[i] = request_check(L, -1)->request;
-        lua_pop(L, 1);
+    if (n) {
+        const llm_request_info *first = llm_request_get_info(listed_request(L, 1));
+        bind_engine_prepare(L, llm_model_device(first->model));
     }
+    for (size_t i = 0; i < n; i++) list[i] = listed_request(L, i + 1);
     while (llm_serve(list, n, &err)) {
         if (err.kind == LLM_OUT_OF_MEMORY && bind_engine_retry(L, &err, &n_tries)) continue;
         lua_pushnil(L);
@@ -211,7 +207,6 @@ static int f_refill(lua_State *L) {
     }
     lua_getiuservalue(L, 1, 1);
     request_handle *r = bind_request_new(L, 3, 1);
-    r->model = lua_touserdata(L, 3);
     size_t n = lua_rawlen(L, 2), n_like = 0;
     llm_cache **like = lua_newuserdatauv(L, (n + 1) * sizeof *like, 0);
     for (size_t i = 0; i < n; i++) {
@@ -255,11 +250,10 @@ static int f_pages(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-    {"hold", f_hold},
-    {"close", f_close},     {"error", f_error},   {"evict", f_evict}, {"is", f_is},
-    {"job", f_job},         {"model", f_model},   {"pages", f_pages}, {"refill", f_refill},
-    {"relieve", f_relieve}, {"rewind", f_rewind}, {"serve", f_serve}, {"share", f_share},
-    {"state", f_state},     {NULL, NULL}};
+    {"hold", f_hold},     {"close", f_close},     {"error", f_error},   {"evict", f_evict},
+    {"is", f_is},         {"job", f_job},         {"model", f_model},   {"pages", f_pages},
+    {"refill", f_refill}, {"relieve", f_relieve}, {"rewind", f_rewind}, {"serve", f_serve},
+    {"share", f_share},   {"state", f_state},     {NULL, NULL}};
 
 static const luaL_Reg request_meta[] = {{"__gc", request_gc}, {NULL, NULL}};
 

@@ -28,8 +28,7 @@ end
 local function list(beams)
   local out = {}
   for i, beam in ipairs(beams) do
-    local ids, n_prompt = beam.seq.ids, beam.seq.n_prompt
-    out[i] = {ids = table.move(ids, n_prompt + 1, #ids, 1, {}), score = beam.phi}
+    out[i] = {ids = branches.new_ids(beam.seq), score = beam.phi}
   end
   table.sort(out, function(a, b) return a.score > b.score end)
   return out

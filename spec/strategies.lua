@@ -54,6 +54,16 @@ function M.refused(message, ...)
   assert.truthy(result.error.message:find(message, 1, true), result.error.message)
 end
 
+-- Scores are sums of log-probabilities over length ^ penalty, best first.
+function M.check_scores(result, penalty)
+  for i, output in ipairs(result.outputs) do
+    local sum = 0
+    for _, entry in ipairs(output.logprobs) do sum = sum + entry.logprob end
+    assert(math.abs(output.score - sum / (#output.ids) ^ penalty) < 1e-3)
+    assert(i == 1 or output.score <= result.outputs[i - 1].score)
+  end
+end
+
 -- The logits after these ids, by a cache of their own.
 function M.logits_of(ids)
   local kv <close> = M.model:cache()

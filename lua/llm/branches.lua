@@ -50,10 +50,14 @@ function Branch:close()
   self.kv:close()
 end
 
--- The new ids.
+-- The new ids of a sequence.
+function branches.new_ids(seq)
+  local ids = seq.ids
+  return table.move(ids, seq.n_prompt + 1, #ids, 1, {})
+end
+
 function Branch:ids()
-  local ids, n_prompt = self.seq.ids, self.seq.n_prompt
-  return table.move(ids, n_prompt + 1, #ids, 1, {})
+  return branches.new_ids(self.seq)
 end
 
 -- The mean log-probability of a new id. Without any: 0, as if each were certain.

@@ -973,6 +973,7 @@ function Seq:fork(id) end
 --- place, best first, equals in their order; the list and the scores
 ---@field results fun(list: llm.Branch[], score: fun(branch: llm.Branch): number): llm.Result[]
 ---@field check_rows fun(opt: llm.Opt, n: integer) raises if a pass may not have n rows
+---@field new_ids fun(seq: llm.Seq): integer[]
 
 ---@alias llm.Draw fun(logits: llm.Logits, seqs: llm.Seq[]): llm.Tensor
 

@@ -90,6 +90,10 @@ local function positions(a, n_words)
   return masks
 end
 
+local function entries(x)
+  return type(x) == "string" and metrics.characters(x) or x
+end
+
 -- The least number of insertions, deletions and substitutions of one that make a into b
 -- (Levenshtein 1966, "Binary codes capable of correcting deletions, insertions, and reversals").
 -- Texts: of characters; lists: of their entries. A column of the table at a time as bits: up and
@@ -97,8 +101,7 @@ end
 -- algorithm for approximate string matching based on dynamic programming"; in words: Hyyrö 2003,
 -- "A bit-vector algorithm for computing Levenshtein and Damerau edit distances").
 function metrics.edit_distance(a, b)
-  a = type(a) == "string" and metrics.characters(a) or a
-  b = type(b) == "string" and metrics.characters(b) or b
+  a, b = entries(a), entries(b)
   if #a == 0 or #b == 0 then return math.max(#a, #b) end
   local n_words, up, down = (#a + WORD - 1) // WORD, {}, {}
   local masks, last = positions(a, n_words), 1 << (#a - 1) % WORD
@@ -124,8 +127,7 @@ end
 
 -- 1 − edit distance ÷ length of the longer: 1 for equals, 0 where nothing is common.
 function metrics.similarity(a, b)
-  a = type(a) == "string" and metrics.characters(a) or a
-  b = type(b) == "string" and metrics.characters(b) or b
+  a, b = entries(a), entries(b)
   local longest = math.max(#a, #b)
   return longest == 0 and 1.0 or 1 - metrics.edit_distance(a, b) / longest
 end

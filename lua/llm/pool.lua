@@ -58,8 +58,7 @@ end
 local function list(entries)
   local out = {}
   for i, entry in ipairs(entries) do
-    local ids, n_prompt = entry.seq.ids, entry.seq.n_prompt
-    out[i] = {ids = table.move(ids, n_prompt + 1, #ids, 1, {}), score = entry.score}
+    out[i] = {ids = branches.new_ids(entry.seq), score = entry.score}
   end
   return out
 end

@@ -206,7 +206,7 @@ local function body(job, context)
   local kind, message, trace = fail.read(job.opt.sampler.blame(value), traceback, text)
   if over == "interrupted" then kind, message, trace = "interrupted", "interrupted", nil end
   if over == "time" then
-    kind, message = "time", ("the job's %g seconds are over (--max-seconds)"):format(context.limit)
+    kind, message = "time", context:over_message()
   end
   local finish = (kind == "interrupted" or kind == "time") and kind or nil
   output:finish(finish)

@@ -40,12 +40,22 @@ local function new_context(job, body, number)
   return context
 end
 
+-- Seconds that it has used until now, while it runs.
+function Context:spent()
+  return self.used + sys.clock() - self.resumed
+end
+
+-- Sets the deadline of what runs: of no job, or not of its script, none.
+local function arm(context)
+  sys.deadline(context and context.is_guarded
+    and sys.clock() + context.hard_limit - context:spent() or nil)
+end
+
 local function enter(context)
   local before = current
   current = context
   sys.scope(context and context.caches)
-  sys.deadline(context and context.is_guarded
-    and sys.clock() + context.hard_limit - context.used or nil)
+  arm(context)
   requests.job(context ~= nil)
   coroutines.own(context and context.coroutines)
   return before
@@ -53,17 +63,19 @@ end
 
 -- Whether the job's time is over; an error follows a little later.
 function Context:is_over()
-  return self.used + sys.clock() - self.resumed > self.limit
+  return self:spent() > self.limit
+end
+
+function Context:over_message()
+  return ("the job's %g seconds are over (--max-seconds)"):format(self.limit)
 end
 
 -- The script may be ended by a deadline from now on, or no more. `seconds`: that many are left to
 -- it in any case.
 function Context:guard(on, seconds)
   self.is_guarded = on
-  local now = sys.clock()
-  local used = self.used + now - self.resumed
-  if seconds then self.hard_limit = math.max(self.hard_limit, used + seconds) end
-  sys.deadline(on and now + self.hard_limit - used or nil)
+  if seconds then self.hard_limit = math.max(self.hard_limit, self:spent() + seconds) end
+  arm(self)
 end
 
 -- Whether one of its sequences has reached the end of the context.
@@ -81,7 +93,7 @@ function Context:resume(...)
   local before = enter(self)
   local ok, value = coroutines.resume(self.co, ...)
   enter(before)
-  self.used = self.used + sys.clock() - self.resumed
+  self.used = self:spent()
   self.request, self.share = nil, 0
   if coroutine.status(self.co) == "dead" then
     self:close()
@@ -160,32 +172,30 @@ end
 local Run = {}
 Run.__index = Run
 
-local function remove(list, item)
+local function index_of(list, item)
   for i, other in ipairs(list) do
-    if other == item then return table.remove(list, i) end
+    if other == item then return i end
   end
 end
 
-function Run:is_live(context)
-  for _, other in ipairs(self.live) do
-    if other == context then return true end
-  end
-  return false
+-- Lists of contexts are in the order of their jobs.
+local function insert(list, context)
+  local at = 1
+  while list[at] and list[at].number < context.number do at = at + 1 end
+  table.insert(list, at, context)
 end
 
 function Run:advance(context, ...)
   local is_dead, result = context:resume(...)
   if not is_dead then return end
-  remove(self.live, context)
+  table.remove(self.live, index_of(self.live, context))
   local cut = result.error and result.error.kind == "interrupted"
   local tell = cut and self.plan.cut or not cut and self.plan.done
   if tell then tell(context.job, result) end
 end
 
 function Run:put_aside(i)
-  local context, at = table.remove(self.live, i), 1
-  while self.aside[at] and self.aside[at].number < context.number do at = at + 1 end
-  table.insert(self.aside, at, context)
+  insert(self.aside, table.remove(self.live, i))
 end
 
 -- Pages for one that found none, of the newest job that has any; the newest may be itself. Returns
@@ -233,10 +243,7 @@ function Run:readmit()
     local context = self.aside[1]
     local spare = #self.live + context.n_asides * self.n_missing
     if #self.live > 0 and free_pages(context.model) < context.need + spare then return false end
-    table.remove(self.aside, 1)
-    local at = 1
-    while self.live[at] and self.live[at].number < context.number do at = at + 1 end
-    table.insert(self.live, at, context)
+    insert(self.live, table.remove(self.aside, 1))
     context:refill()
   end
   return true
@@ -319,15 +326,11 @@ function Run:account(context)
   return state, missing
 end
 
-local function time_over(context)
-  return llm.error("time", ("the job's %g seconds are over (--max-seconds)"):format(context.limit))
-end
-
 -- Lets everyone whose request was served go on.
 function Run:resume(errors)
   local short
   for _, context in ipairs(table.move(self.live, 1, #self.live, 1, {})) do
-    if self:is_live(context) then
+    if index_of(self.live, context) then
       local state, missing = self:account(context)
       local wrong = context.failure or errors[context]
       if wrong then
@@ -335,7 +338,7 @@ function Run:resume(errors)
         self:advance(context, wrong)
       elseif state == "waiting" then
         if context.is_guarded and context.used > context.hard_limit then
-          self:advance(context, time_over(context))
+          self:advance(context, llm.error("time", context:over_message()))
         elseif missing > 0 and not short then
           short = context
         end
@@ -362,7 +365,7 @@ function Run:loop()
     if #self.live == 0 and #self.aside == 0 then return true end
     if #self.live > 0 then
       local short = self:resume(self:serve())
-      self.is_short = short and self:is_live(short)
+      self.is_short = short and index_of(self.live, short)
       if self.is_short and not self:relieve(short, requests.model(short.request)) then
         self:advance(short, requests.error(short.request)) -- alone it does not fit
       end
