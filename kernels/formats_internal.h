@@ -38,6 +38,9 @@ static inline float format_f16(const unsigned char *p) { return format_half(form
 /* The 16 levels of IQ4_NL and IQ4_XS. */
 extern const int8_t format_iq4_levels[16];
 
+/* The 6-bit scale and minimum of group 0 … 7 in the 12 bytes of Q4_K and Q5_K. */
+void format_scale_and_least(const unsigned char *s, int group, int *scale, int *least);
+
 /* y[n] = the values of n / block_size blocks at x */
 void format_q4_0(const void *x, float *y, int64_t n);
 void format_q4_1(const void *x, float *y, int64_t n);

@@ -41,7 +41,7 @@ void format_q3_k(const void *x, float *y, int64_t n) {
 }
 
 /* The 6-bit scale and minimum of group 0 … 7 in the 12 bytes of Q4_K and Q5_K. */
-static inline void scale_and_least(const unsigned char *s, int group, int *scale, int *least) {
+void format_scale_and_least(const unsigned char *s, int group, int *scale, int *least) {
     if (group < 4) {
         *scale = s[group] & 63;
         *least = s[group + 4] & 63;
@@ -58,7 +58,7 @@ void format_q4_k(const void *x, float *y, int64_t n) {
         const float d = format_f16(block), dmin = format_f16(block + 2);
         for (int group = 0; group < 8; group++) {
             int s, m;
-            scale_and_least(block + 4, group, &s, &m);
+            format_scale_and_least(block + 4, group, &s, &m);
             const float scale = d * (float)s, least = dmin * (float)m;
             const unsigned char *q = block + 16 + group / 2 * 32;
             const int shift = group % 2 * 4;
@@ -76,7 +76,7 @@ void format_q5_k(const void *x, float *y, int64_t n) {
         const unsigned char *fifth = block + 16;
         for (int group = 0; group < 8; group++) {
             int s, m;
-            scale_and_least(block + 4, group, &s, &m);
+            format_scale_and_least(block + 4, group, &s, &m);
             const float scale = d * (float)s, least = dmin * (float)m;
             const unsigned char *q = block + 48 + group / 2 * 32;
             const int shift = group % 2 * 4;

@@ -1,0 +1,91 @@
+/* packed.h: what pack.c and the products know of each format's strip (pack.h draws it). The
+ * functions are inlined with a constant format, so that a kernel contains its own case only. */
+#ifndef KERN_CPU_PACKED_H
+#define KERN_CPU_PACKED_H
+
+#include "pack.h"
+
+#define PACKED_INLINE static inline __attribute__((always_inline))
+
+enum { PACKED_VECTOR = 64 }; /* 4 bytes of each of 16 rows */
+
+PACKED_INLINE int packed_is_float(const int format) {
+    return format == KERN_F32 || format == KERN_F16 || format == KERN_BF16;
+}
+
+/* Bits a number takes. */
+PACKED_INLINE int packed_bits(const int format) {
+    switch (format) {
+    case KERN_Q5_0:
+    case KERN_Q5_1:
+    case KERN_Q5_K: return 5;
+    case KERN_Q6_K: return 6;
+    case KERN_Q8_0: return 8;
+    default: return 4;
+    }
+}
+
+/* Columns that share a scale. */
+PACKED_INLINE int packed_part(const int format) {
+    return format == KERN_Q2_K || format == KERN_Q3_K || format == KERN_Q6_K ? 16 : 32;
+}
+
+/* Scales are integers times one f16 for 256 columns. */
+PACKED_INLINE int packed_super(const int format) {
+    return format == KERN_Q2_K || format == KERN_Q3_K || format == KERN_Q4_K ||
+           format == KERN_Q5_K || format == KERN_Q6_K || format == KERN_IQ4_XS;
+}
+
+/* The sign with which a part's least value counts: + m of Q4_1, − m of the k formats; 0: none. */
+PACKED_INLINE int packed_least(const int format) {
+    switch (format) {
+    case KERN_Q4_1:
+    case KERN_Q5_1: return 1;
+    case KERN_Q2_K:
+    case KERN_Q4_K:
+    case KERN_Q5_K: return -1;
+    default: return 0;
+    }
+}
+
+/* log2 of what was added to make numbers unsigned; 0: nothing. Numbers of 8 bits and the levels of
+ * IQ4 are kept signed; products that want them unsigned add 128 = 1 << 7. */
+PACKED_INLINE int packed_zero(const int format) {
+    switch (format) {
+    case KERN_Q3_K: return 2;
+    case KERN_Q4_0: return 3;
+    case KERN_Q5_0: return 4;
+    case KERN_Q6_K: return 5;
+    default: return 0;
+    }
+}
+PACKED_INLINE int packed_levels(const int format) {
+    return format == KERN_IQ4_NL || format == KERN_IQ4_XS;
+}
+PACKED_INLINE int packed_signed(const int format) {
+    return format == KERN_Q8_0 || packed_levels(format);
+}
+
+/* Bytes of one part's int8 scales (and least values); of the scales of a block or a super-block. */
+PACKED_INLINE size_t packed_part_bytes(const int format) {
+    return (size_t)CPU_STRIP * (packed_least(format) != 0 ? 2 : 1);
+}
+PACKED_INLINE size_t packed_scale_bytes(const int format) {
+    const size_t halves = 2 * packed_part_bytes(format);
+    if (!packed_super(format)) return halves;
+    return halves + (size_t)(256 / packed_part(format)) * packed_part_bytes(format);
+}
+PACKED_INLINE int packed_scale_columns(const int format) { return packed_super(format) ? 256 : 32; }
+
+/* Bytes of the numbers of a block of 32 columns. */
+PACKED_INLINE size_t packed_block_bytes(const int format) {
+    return (size_t)packed_bits(format) * PACKED_VECTOR;
+}
+
+/* Bytes of all scales of a strip of k columns: where its numbers begin. */
+PACKED_INLINE size_t packed_scales(const int format, int64_t k) {
+    const size_t n = (size_t)(k / packed_scale_columns(format)) * packed_scale_bytes(format);
+    return (n + 63) / 64 * 64;
+}
+
+#endif
