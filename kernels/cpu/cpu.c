@@ -1,8 +1,9 @@
 /* cpu.c: the cpu backend's table, its choice of an instruction tier, and the vectors of weights.
- * Matrices are read where the file is mapped. */
+ */
 #include "cpu.h"
 #include "../memory.h"
 #include "../tensor_ops.h"
+#include "pack.h"
 #include <stdio.h>
 
 /* In rising order. A tier that the processor has but that has no row here is served by the one
@@ -11,6 +12,8 @@ static const cpu_tier *const tiers[] = {
     &cpu_tier_plain,
 #if defined(__x86_64__)
     &cpu_tier_avx2,
+    &cpu_tier_avxvnni,
+    &cpu_tier_avx512,
 #endif
 };
 
@@ -36,16 +39,19 @@ static kern_device *device_open(const kern_device_options *options, char *messag
     return device;
 }
 
-/* Vectors become f32 in aligned memory. */
+/* Vectors become f32 in aligned memory, matrices strips. */
 static int bind(kern_device *device, kern_weight *w) {
-    w->bound = NULL;
-    if (w->n_rows != 1) return KERN_OK;
-    float *values = kern_alloc_aligned(64, (size_t)w->n_columns * sizeof(float));
-    if (values == NULL)
-        return host_fail(device, KERN_NO_MEMORY, "out of memory for %s: %lld values", w->name,
-                         (long long)w->n_columns);
-    w->format->dequantise(w->data, values, w->n_columns);
-    w->bound = values;
+    const int vector = w->n_rows == 1 && w->format->id == KERN_F32;
+    const size_t bytes =
+        vector ? (size_t)w->n_columns * sizeof(float)
+               : (size_t)cpu_strips(w->n_rows) * cpu_strip_bytes(w->format, w->n_columns);
+    w->bound = kern_alloc_aligned(64, bytes);
+    if (w->bound == NULL)
+        return host_fail(device, KERN_NO_MEMORY, "out of memory for %s: %zu bytes", w->name, bytes);
+    if (vector)
+        w->format->dequantise(w->data, (float *)w->bound, w->n_columns);
+    else
+        cpu_pack(w, 0, cpu_strips(w->n_rows), (unsigned char *)w->bound);
     return KERN_OK;
 }
 

@@ -12,55 +12,56 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Activations rounded to int8 in blocks of 32, for weights of block formats. A row is q[K'], then
- * for each block d = max|x| / 127, s = d · Σq and the sums of q over its two halves; K' is K
- * rounded up to a multiple of 256, zero-filled. A block with a NaN or an infinity has d = s = NaN
- * and q = 0. */
-typedef struct cpu_q8 {
-    unsigned char *base;
-    size_t stride;    /* bytes a row, a multiple of 64 */
-    int64_t n_padded; /* K' */
-} cpu_q8;
-
 static inline int64_t cpu_round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-static inline size_t cpu_q8_stride(int64_t k) {
-    return (size_t)cpu_round_up(cpu_round_up(k, 256) / 8 * 11, 64);
+
+/* The input of a product, T rows of K columns, as the kernels read it: in tiles of `tile` rows,
+ * rows beyond the last being arbitrary.
+ *
+ *   blocks  for weights of block formats, rounded to int8 in blocks of 32: tile after tile, block
+ *           after block a record of q[tile][32], then f32 d[tile] = max|x| / 127, s[tile] = d · Σq,
+ *           i32 −Σq[tile], and that of each half, [2][tile]. A block with a NaN or an infinity has
+ *           d = s = NaN and q = 0.
+ *   floats  for F32, F16 and BF16 weights: tile after tile, column after column [tile] */
+typedef struct cpu_inputs {
+    uint8_t *blocks;
+    const float *floats;
+    int64_t n_rows, k;
+    int32_t tile, n_tiles;
+} cpu_inputs;
+
+/* Places of a record's numbers after the q, in bytes × tile, and a record's size × tile. */
+enum { CPU_TILE_MOST = 12 }; /* rows of the largest tile of any tier */
+enum { CPU_IN_D = 0, CPU_IN_S = 4, CPU_IN_SUM = 8, CPU_IN_HALVES = 12, CPU_IN_BYTES = 52 };
+
+static inline size_t cpu_in_tile_bytes(const cpu_inputs *in, int is_float) {
+    return (size_t)in->tile *
+           (is_float ? (size_t)in->k * sizeof(float) : (size_t)(in->k / 32) * CPU_IN_BYTES);
 }
-static inline int8_t *cpu_q8_q(const cpu_q8 *a, int64_t row) {
-    return (int8_t *)(a->base + (size_t)row * a->stride);
+static inline uint8_t *cpu_in_blocks(const cpu_inputs *in, int64_t i_tile) {
+    return in->blocks + (size_t)i_tile * cpu_in_tile_bytes(in, 0);
 }
-static inline float *cpu_q8_d(const cpu_q8 *a, int64_t row) {
-    return (float *)(void *)(a->base + (size_t)row * a->stride + (size_t)a->n_padded);
-}
-static inline float *cpu_q8_s(const cpu_q8 *a, int64_t row) {
-    return cpu_q8_d(a, row) + a->n_padded / 32;
-}
-static inline int16_t *cpu_q8_sums(const cpu_q8 *a, int64_t row) {
-    return (int16_t *)(void *)(cpu_q8_s(a, row) + a->n_padded / 32);
+static inline const float *cpu_in_floats(const cpu_inputs *in, int64_t i_tile) {
+    return in->floats + i_tile * in->tile * in->k;
 }
 
-/* Whether products with weights of this format take int8 activations. */
-static inline int cpu_wants_q8(const kern_format *f) { return f->block_size > 1; }
+/* Which of the two forms products with weights of this format take. */
+enum { CPU_WANTS_BLOCKS = 1, CPU_WANTS_FLOATS = 2 };
+static inline int cpu_wants(const kern_format *f) {
+    return f->block_size > 1 ? CPU_WANTS_BLOCKS : CPU_WANTS_FLOATS;
+}
 
 /* A matrix product: out[T,N] = x[T,K] @ w[N,K]^T (+ bias[N]) */
 typedef struct cpu_product {
-    const kern_weight *w;
-    size_t w_stride;    /* bytes a row of w */
-    const float *x;     /* [T,K]: F32, F16 and BF16 weights */
-    int64_t x_stride;   /* floats */
-    cpu_q8 q8;          /* [T,K]: block formats */
-    int64_t n_x;        /* T */
+    const kern_weight *w; /* bound: its strips */
+    size_t strip_bytes;
+    const cpu_inputs *in;
     float *out;         /* row t, column n at out[t · out_stride + n] */
     int64_t out_stride; /* floats */
     const float *bias;  /* or NULL */
 } cpu_product;
 
-/* Columns first … first + n - 1 of the product. `panel` is a thread's own cpu_panel_bytes(K). */
-typedef void cpu_product_fn(const cpu_product *, int64_t first, int64_t n, void *panel);
-enum { CPU_PANEL_ROWS = 8 };
-static inline size_t cpu_panel_bytes(int64_t k) {
-    return (size_t)CPU_PANEL_ROWS * (size_t)cpu_round_up(k, 256) * 2; /* q, and less for the rest */
-}
+/* The columns of strips first … end - 1 of the product. */
+typedef void cpu_product_fn(const cpu_product *, int64_t first, int64_t end);
 
 /* Attention of up to CPU_QUERIES queries (rows and heads of one KV head) over one chunk of a
  * sequence. */
@@ -103,8 +104,10 @@ static inline size_t cpu_attend_bytes(int32_t dim_k, int32_t dim_v) {
 typedef struct cpu_tier {
     kern_tier tier;
     cpu_product_fn *(*product)(int32_t format); /* never NULL for a format of the table */
-    /* x[n] to row `row` */
-    void (*quantise)(const float *x, int64_t n, const cpu_q8 *to, int64_t row);
+    int32_t (*tile)(int64_t n_rows);            /* of the inputs of so many rows */
+    /* x[n] to the records of a row of a tile: its first q at `to`, d at to + 32 · (tile - i) + 4 ·
+     * i for row i of the tile, and so on */
+    void (*quantise)(const float *x, int64_t n, uint8_t *to, int32_t tile, int32_t i);
     /* y[n] from x[n]; w, b f32 [n]; y may be x */
     void (*norm_rms)(const float *x, const float *w, float *y, int64_t n, float eps);
     void (*norm_layer)(const float *x, const float *w, const float *b, float *y, int64_t n,
@@ -121,9 +124,8 @@ typedef struct cpu_tier {
     void (*attend_finish)(const float *state, int32_t dim_v, float *out);
 } cpu_tier;
 
-extern const cpu_tier cpu_tier_plain, cpu_tier_avx2;
+extern const cpu_tier cpu_tier_plain, cpu_tier_avx2, cpu_tier_avxvnni, cpu_tier_avx512;
 const cpu_tier *cpu_tier_of(const kern_device *);
-cpu_product_fn *cpu_product_avx2(int32_t format); /* products_avx2.c */
 
 typedef struct cpu_tile { /* neighbouring rows of one sequence that attend together */
     int32_t i_sequence, first_row, n_rows;
@@ -134,7 +136,8 @@ typedef struct cpu_scratch {
     host_row *rows;  /* [max_rows] */
     cpu_tile *tiles; /* [max_rows] */
     int32_t n_tiles, tile_rows;
-    unsigned char *q8; /* max_rows rows of the widest input */
+    unsigned char *blocks; /* max_rows rows, or a tile, of the widest input */
+    float *floats;
     /* rotation tables: of each distinct plan_rope, max_rows rows of cosines and sines */
     const plan_rope **ropes;
     float **rope_tables;
@@ -147,11 +150,6 @@ typedef struct cpu_scratch {
     size_t thread_bytes;
     float *rope_memory;
 } cpu_scratch;
-
-/* The rounded activations of an input of k columns, in the scratch. */
-static inline cpu_q8 cpu_q8_of(const cpu_scratch *s, int64_t k) {
-    return (cpu_q8){.base = s->q8, .stride = cpu_q8_stride(k), .n_padded = cpu_round_up(k, 256)};
-}
 
 /* One call of run, as its threads see it. */
 typedef struct cpu_run {
@@ -181,7 +179,9 @@ int cpu_run_plan(kern_device *, kern_work *, const plan *, int32_t first, int32_
 
 /* rows.c: row operations, for rows first … end - 1 */
 void cpu_row_op(cpu_run *, const plan_op *, int i_thread, int32_t first, int32_t end);
-void cpu_quantise_rows(cpu_run *, int32_t i_buffer, int32_t first, int32_t end);
+/* The inputs of products with buffer i_buffer, and rows first … end - 1 of the forms it wants. */
+cpu_inputs cpu_inputs_of(const cpu_run *, int32_t i_buffer);
+void cpu_fill_inputs(cpu_run *, int32_t i_buffer, int wants, int32_t first, int32_t end);
 void cpu_rope_fill(cpu_run *, int32_t first, int32_t end);
 const float *cpu_vector(const kern_weight *); /* f32 values of a bound vector; NULL of NULL */
 

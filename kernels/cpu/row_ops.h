@@ -259,4 +259,24 @@ static void attend_finish(const float *state, int32_t dim_v, float *out) {
     for (int32_t i = 0; i < dim_v; i++) out[i] = state[CPU_PARTIAL_HEAD + i] / state[1];
 }
 
+/* The d and the sums of a block to its record: `to` as in cpu_tier.quantise. */
+static inline void put_record(uint8_t *to, int32_t tile, int32_t i, float d,
+                              const int32_t sums[2]) {
+    const size_t t = (size_t)tile;
+    uint8_t *meta = to + 32 * (t - (size_t)i) + 4 * (size_t)i;
+    const int32_t all = -(sums[0] + sums[1]), first = -sums[0], second = -sums[1];
+    const float s = d * (float)-all;
+    memcpy(meta + CPU_IN_D * t, &d, 4);
+    memcpy(meta + CPU_IN_S * t, &s, 4);
+    memcpy(meta + CPU_IN_SUM * t, &all, 4);
+    memcpy(meta + CPU_IN_HALVES * t, &first, 4);
+    memcpy(meta + (CPU_IN_HALVES + 4) * t, &second, 4);
+}
+
+/* The entries of a tier's table that the functions above are. */
+#define TIER_ROW_OPS                                                                               \
+    .quantise = quantise, .norm_rms = norm_rms, .norm_layer = norm_layer, .add = row_add,          \
+    .silu_mul = silu_mul, .gelu_mul = gelu_mul, .rope = row_rope, .attend_chunk = attend_chunk,    \
+    .attend_fold = attend_fold, .attend_finish = attend_finish
+
 #endif

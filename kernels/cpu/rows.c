@@ -116,9 +116,30 @@ void cpu_row_op(cpu_run *r, const plan_op *op, int i_thread, int32_t first, int3
     for (int32_t t = first; t < end; t++) row_op(r, op, t, thread_values(r, i_thread));
 }
 
-void cpu_quantise_rows(cpu_run *r, int32_t i_buffer, int32_t first, int32_t end) {
-    int64_t width = r->plan->buffers[i_buffer].width;
-    cpu_q8 q8 = cpu_q8_of(r->scratch, width);
-    for (int32_t t = first; t < end; t++)
-        r->tier->quantise(cpu_rows_of(r, i_buffer) + (int64_t)t * width, width, &q8, t);
+cpu_inputs cpu_inputs_of(const cpu_run *r, int32_t i_buffer) {
+    const int32_t n_rows = r->batch->n_rows, tile = r->tier->tile(n_rows);
+    cpu_inputs in = {
+        .blocks = r->scratch->blocks,
+        .floats = r->scratch->floats,
+        .n_rows = n_rows,
+        .k = r->plan->buffers[i_buffer].width,
+        .tile = tile,
+        .n_tiles = (n_rows + tile - 1) / tile,
+    };
+    if (tile == 1 && n_rows == 1) in.floats = cpu_rows_of(r, i_buffer);
+    return in;
+}
+
+void cpu_fill_inputs(cpu_run *r, int32_t i_buffer, int wants, int32_t first, int32_t end) {
+    const cpu_inputs in = cpu_inputs_of(r, i_buffer);
+    const float *x = cpu_rows_of(r, i_buffer) + first * in.k;
+    const int floats = wants & CPU_WANTS_FLOATS && in.floats == r->scratch->floats;
+    for (int32_t t = first; t < end; t++, x += in.k) {
+        const int32_t i = t % in.tile;
+        if (wants & CPU_WANTS_BLOCKS)
+            r->tier->quantise(x, in.k, cpu_in_blocks(&in, t / in.tile) + 32 * i, in.tile, i);
+        if (!floats) continue;
+        float *to = r->scratch->floats + (int64_t)(t - i) * in.k + i;
+        for (int64_t j = 0; j < in.k; j++) to[j * in.tile] = x[j];
+    }
 }

@@ -9,27 +9,25 @@
  * When the caller wants the run to stop the threads still walk through all phases, without work. */
 #include "../memory.h"
 #include "cpu.h"
+#include "pack.h"
 
 enum {
-    FEW_ROWS = 4,    /* up to here the columns are split evenly and beforehand */
-    FEW_UNIT = 8,    /* columns: what an even split does not divide */
-    FEW_PIECE = 256, /* columns between two looks at the stop flag */
-    MANY_UNIT = 32   /* columns of a task of the shared counter */
+    FEW_ROWS = 8,     /* up to here the strips are split evenly and beforehand */
+    STOP_STRIPS = 16, /* between two looks at the stop flag */
+    MANY_STRIPS = 4   /* of a task of the shared counter */
 };
 
 static int is_row_op(const plan_op *op) {
     return op->kind != PLAN_MATMUL && op->kind != PLAN_ATTEND;
 }
 
-static cpu_product product_of(cpu_run *r, const plan_op *op) {
-    int64_t width = r->plan->buffers[op->in].width;
+/* Strips first … end - 1 of operation op, in pieces. */
+static void product_strips(cpu_run *r, const plan_op *op, const cpu_inputs *in, int64_t first,
+                           int64_t end) {
     cpu_product p = {
         .w = op->w,
-        .w_stride = kern_format_bytes(op->w->format, op->w->n_columns),
-        .x = cpu_rows_of(r, op->in),
-        .x_stride = width,
-        .q8 = cpu_q8_of(r->scratch, width),
-        .n_x = r->batch->n_rows,
+        .strip_bytes = cpu_strip_bytes(op->w->format, op->w->n_columns),
+        .in = in,
         .bias = cpu_vector(op->bias),
     };
     if (op->out == r->plan->logits) {
@@ -39,31 +37,25 @@ static cpu_product product_of(cpu_run *r, const plan_op *op) {
         p.out = cpu_rows_of(r, op->out);
         p.out_stride = r->plan->buffers[op->out].width;
     }
-    return p;
-}
-
-/* Columns first … end - 1 of operation op, in pieces. */
-static void product_columns(cpu_run *r, const plan_op *op, int64_t first, int64_t end,
-                            void *panel) {
-    cpu_product p = product_of(r, op);
     cpu_product_fn *product = r->tier->product(op->w->format->id);
-    for (int64_t n = first; n < end && !cpu_stopped(r); n += FEW_PIECE)
-        product(&p, n, n + FEW_PIECE < end ? FEW_PIECE : end - n, panel);
+    for (int64_t n = first; n < end && !cpu_stopped(r); n += STOP_STRIPS)
+        product(&p, n, n + STOP_STRIPS < end ? n + STOP_STRIPS : end);
 }
 
 static int64_t units_of(const plan_op *op, int64_t unit) {
-    return (op->w->n_rows + unit - 1) / unit;
+    return (cpu_strips(op->w->n_rows) + unit - 1) / unit;
 }
 
 /* Units first … end - 1 of operations i … n counted through. */
 static void product_units(cpu_run *r, int32_t i, int32_t n, int64_t unit, int64_t first,
-                          int64_t end, void *panel) {
+                          int64_t end) {
+    const cpu_inputs in = cpu_inputs_of(r, r->plan->ops[i].in);
     for (; i < n && first < end; i++) {
         const plan_op *op = &r->plan->ops[i];
-        int64_t units = units_of(op, unit);
+        int64_t units = units_of(op, unit), strips = cpu_strips(op->w->n_rows);
         if (first < units) {
             int64_t to = (end < units ? end : units) * unit;
-            product_columns(r, op, first * unit, to < op->w->n_rows ? to : op->w->n_rows, panel);
+            product_strips(r, op, &in, first * unit, to < strips ? to : strips);
         }
         first = first > units ? first - units : 0;
         end -= units;
@@ -72,29 +64,29 @@ static void product_units(cpu_run *r, int32_t i, int32_t n, int64_t unit, int64_
 
 /* Operations i … n - 1 are products of one input. */
 static void products(cpu_run *r, int32_t i, int32_t n, int i_thread, int n_threads) {
-    void *panel = r->scratch->threads + (size_t)i_thread * r->scratch->thread_bytes;
     int few = r->batch->n_rows <= FEW_ROWS;
-    int64_t unit = few ? FEW_UNIT : MANY_UNIT, total = 0;
+    int64_t unit = few ? 1 : MANY_STRIPS, total = 0;
     for (int32_t j = i; j < n; j++) total += units_of(&r->plan->ops[j], unit);
     if (few) {
         product_units(r, i, n, unit, total * i_thread / n_threads,
-                      total * (i_thread + 1) / n_threads, panel);
+                      total * (i_thread + 1) / n_threads);
         return;
     }
     int64_t next;
     while ((next = kern_pool_next(r->device->pool, total)) >= 0) {
         if (cpu_stopped(r)) return;
-        product_units(r, i, n, unit, next, next + 1, panel);
+        product_units(r, i, n, unit, next, next + 1);
     }
 }
 
-/* The end of the products from operation i on that share its input, and whether any takes int8. */
-static int32_t products_end(const cpu_run *r, int32_t i, int *wants_q8) {
+/* The end of the products from operation i on that share its input, and the forms of it that they
+ * want. */
+static int32_t products_end(const cpu_run *r, int32_t i, int *wants) {
     const plan_op *ops = r->plan->ops;
     int32_t n = i;
-    *wants_q8 = 0;
+    *wants = 0;
     for (; n < r->end && ops[n].kind == PLAN_MATMUL && ops[n].in == ops[i].in; n++) {
-        *wants_q8 |= cpu_wants_q8(ops[n].w->format);
+        *wants |= cpu_wants(ops[n].w->format);
         if (ops[n].out == ops[i].in) return n + 1;
     }
     return n;
@@ -110,13 +102,13 @@ static void run_thread(void *data, int i_thread, int n_threads) {
     if (r->rope_stale) cpu_rope_fill(r, first_row, end_row);
     for (int32_t i = r->first; i < r->end || attended != NULL;) {
         int32_t begun = i, n = i;
-        int wants_q8 = 0, work = !cpu_stopped(r);
+        int wants = 0, work = !cpu_stopped(r);
         if (attended != NULL && work) cpu_attend_merge(r, attended, i_thread, first_row, end_row);
         for (; i < r->end && is_row_op(&ops[i]); i++)
             if (work) cpu_row_op(r, &ops[i], i_thread, first_row, end_row);
-        if (i < r->end && ops[i].kind == PLAN_MATMUL) n = products_end(r, i, &wants_q8);
-        if (wants_q8 && work) cpu_quantise_rows(r, ops[i].in, first_row, end_row);
-        if (i > begun || wants_q8 || attended != NULL) kern_pool_barrier(pool);
+        if (i < r->end && ops[i].kind == PLAN_MATMUL) n = products_end(r, i, &wants);
+        if (wants && work) cpu_fill_inputs(r, ops[i].in, wants, first_row, end_row);
+        if (i > begun || wants || attended != NULL) kern_pool_barrier(pool);
         attended = NULL;
         if (i >= r->end) break;
         work = !cpu_stopped(r);

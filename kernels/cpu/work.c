@@ -63,13 +63,14 @@ static unsigned char *lay_out(unsigned char *at, cpu_scratch *s, const sizes *z,
     s->ropes = take(&at, (size_t)z->n_ropes * sizeof *s->ropes);
     s->rope_tables = take(&at, (size_t)z->n_ropes * sizeof *s->rope_tables);
     s->rope_memory = take(&at, rows * (size_t)z->rope_floats * sizeof(float));
-    s->q8 = take(&at, rows * cpu_q8_stride(z->columns));
+    size_t padded = rows + CPU_TILE_MOST - 1; /* whole tiles */
+    s->blocks = take(&at, padded * (size_t)(z->columns / 32) * CPU_IN_BYTES);
+    s->floats = take(&at, padded * (size_t)z->columns * sizeof(float));
     s->n_partials = 4 * z->partials;
     if (s->n_partials > PARTIAL_BYTES / (int64_t)sizeof(float))
         s->n_partials = PARTIAL_BYTES / (int64_t)sizeof(float);
     s->partials = take(&at, (size_t)s->n_partials * sizeof(float));
-    size_t bytes = cpu_panel_bytes(larger(z->columns, 256));
-    if (z->attend > bytes) bytes = z->attend;
+    size_t bytes = z->attend;
     if ((size_t)z->embed * sizeof(float) > bytes) bytes = (size_t)z->embed * sizeof(float);
     s->thread_bytes = (bytes + 4095) / 4096 * 4096;
     s->threads = take(&at, s->thread_bytes * (size_t)n_threads);

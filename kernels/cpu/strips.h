@@ -1,0 +1,278 @@
+/* strips.h: matrix products of strips of weights (pack.h) with tiles of activation rows
+ * (cpu_inputs): one inline kernel for all formats, tiers and numbers of rows; the file of a tier
+ * includes it and lets strips_product make a function a format.
+ *
+ * An output is one chain of additions over the columns in order, in a lane of its own: the tile it
+ * lies in changes nothing.
+ *
+ *   block formats   per block of 32, f = Σ w·x exactly in integers, acc = (f · d_w) · d_x + acc,
+ *                   and with a least value m, acc = m · (d_x Σ x) + acc
+ *   float formats   per 256 columns one sum, the sums added in order */
+#ifndef KERN_CPU_STRIPS_H
+#define KERN_CPU_STRIPS_H
+
+#include "cpu.h"
+#include "lanes.h"
+#include "packed.h"
+
+enum {
+    STRIP_PARTS = CPU_STRIP / LANES, /* vectors that the rows of a strip take */
+    STRIP_PIECE = 256,               /* columns of a sum of float products */
+    STRIP_INPUTS = 384 << 10         /* bytes of activations that stay in the cache of a core */
+};
+
+/* The vectors of a strip that a tile of that many activation rows works on together. */
+LANES_INLINE int strip_vectors(const int format, const int tile) {
+    if (STRIP_PARTS == 1) return 1;
+    return packed_is_float(format) || tile <= 2 ? 2 : 1;
+}
+
+/* log2 of the zero point that products have to take off. */
+LANES_INLINE int strip_zero(const int format) {
+    return packed_signed(format) && LANES_UNSIGNED ? 7 : packed_zero(format);
+}
+LANES_INLINE int strip_most(const int format) {
+    if (packed_signed(format)) return LANES_UNSIGNED ? 255 : -1;
+    return (1 << packed_bits(format)) - 1;
+}
+
+/* Bit (or two bits) number g of each byte of a plane, as bits 4 (and 5). */
+LANES_INLINE lane_i plane_bits(lane_i plane, const int bits, const int g) {
+    const int from = bits * g;
+    plane = from > 4 ? lane_right(plane, from - 4) : lane_left(plane, 4 - from);
+    return lane_and(plane, lane_bytes(bits == 1 ? 0x10 : 0x30));
+}
+
+/* The numbers of a block, LANES rows of it: w[g] is columns 4g … 4g + 3. */
+LANES_INLINE void strip_numbers(const int format, const uint8_t *p, lane_i *w) {
+    const int bits = packed_bits(format);
+    if (bits == 8) {
+        LANES_UNROLL
+        for (int g = 0; g < 8; g++) {
+            w[g] = lane_load(p + PACKED_VECTOR * g);
+            if (LANES_UNSIGNED) w[g] = lane_xor(w[g], lane_bytes(0x80));
+        }
+        return;
+    }
+    LANES_UNROLL
+    for (int v = 0; v < 4; v++) {
+        const lane_i both = lane_load(p + PACKED_VECTOR * v);
+        w[v] = lane_and(both, lane_bytes(0x0f));
+        w[v + 4] = lane_and(lane_right(both, 4), lane_bytes(0x0f));
+    }
+    if (packed_levels(format)) {
+        LANES_UNROLL
+        for (int g = 0; g < 8; g++) {
+            w[g] = lane_levels(w[g]);
+            if (LANES_UNSIGNED) w[g] = lane_xor(w[g], lane_bytes(0x80));
+        }
+    }
+    if (bits > 4) {
+        const lane_i plane = lane_load(p + 4 * PACKED_VECTOR);
+        const lane_i second = bits == 6 ? lane_load(p + 5 * PACKED_VECTOR) : plane;
+        LANES_UNROLL
+        for (int g = 0; g < 8; g++)
+            w[g] = lane_or(w[g], bits == 5 ? plane_bits(plane, 1, g)
+                                           : plane_bits(g < 4 ? plane : second, 2, g % 4));
+    }
+}
+
+/* What the parts of a block are multiplied by, and their least values: [1] is used only where parts
+ * have 16 columns. */
+typedef struct strip_scales {
+    lane_f d[2], least[2];
+} strip_scales;
+
+/* Scales of LANES rows from row r on: `super` is the f16 of a block or super-block, `part` the
+ * integers of the block's first part. */
+LANES_INLINE strip_scales strip_load_scales(const int format, const uint8_t *super,
+                                            const uint8_t *part, const int r) {
+    const int n_parts = 32 / packed_part(format);
+    strip_scales s;
+    const lane_f d = lane_halves(super + 2 * r);
+    lane_f m = d;
+    if (packed_least(format) != 0) m = lane_halves(super + 2 * (CPU_STRIP + r));
+    LANES_UNROLL
+    for (int i = 0; i < n_parts; i++, part += packed_part_bytes(format)) {
+        s.d[i] = packed_super(format) ? lane_mul(d, lane_int8(part + r)) : d;
+        s.least[i] = m;
+        if (packed_super(format) && packed_least(format) != 0)
+            s.least[i] = lane_mul(m, lane_int8(part + CPU_STRIP + r));
+    }
+    return s;
+}
+
+/* acc[x] += block · activations of row x, for a tile of rows; `in` is the block's record. */
+LANES_INLINE void strip_block(const int format, const lane_i *w, const strip_scales *s,
+                              const uint8_t *in, const int tile, lane_f *acc) {
+    const int zero = strip_zero(format), most = strip_most(format);
+    LANES_UNROLL
+    for (int x = 0; x < tile; x++) {
+        const int8_t *q = (const int8_t *)in + 32 * x;
+        const uint8_t *meta = in + 32 * tile + 4 * x;
+        const lane_i none = {0};
+        if (packed_part(format) == 32) {
+            const lane_i from = zero ? lane_left(lane_all(meta + CPU_IN_SUM * tile), zero) : none;
+            const lane_f f = lane_to_f(lane_dots(most, w, q, 8, from));
+            acc[x] = lane_fma(lane_mul(f, s->d[0]), lane_all_f(meta + CPU_IN_D * tile), acc[x]);
+            if (packed_least(format) > 0)
+                acc[x] = lane_fma(s->least[0], lane_all_f(meta + CPU_IN_S * tile), acc[x]);
+            if (packed_least(format) < 0)
+                acc[x] = lane_fnma(s->least[0], lane_all_f(meta + CPU_IN_S * tile), acc[x]);
+        } else {
+            const lane_i sums[2] = {lane_all(meta + CPU_IN_HALVES * tile),
+                                    lane_all(meta + (CPU_IN_HALVES + 4) * tile)};
+            lane_f f[2];
+            LANES_UNROLL
+            for (int i = 0; i < 2; i++)
+                f[i] = lane_to_f(lane_dots(most, w + 4 * i, q + 16 * i, 4,
+                                           zero ? lane_left(sums[i], zero) : none));
+            lane_f both = lane_fma(f[0], s->d[0], lane_mul(f[1], s->d[1]));
+            if (packed_least(format) < 0) { /* the sums are negated */
+                both = lane_fma(s->least[0], lane_to_f(sums[0]), both);
+                both = lane_fma(s->least[1], lane_to_f(sums[1]), both);
+            }
+            acc[x] = lane_fma(both, lane_all_f(meta + CPU_IN_D * tile), acc[x]);
+        }
+    }
+}
+
+/* acc[v · tile + x]: vectors v of n, from row r of a strip on, times a tile of rows. */
+LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r, int64_t k,
+                             const uint8_t *in, const int tile, const int n, lane_f *acc) {
+    const int columns = packed_scale_columns(format);
+    const size_t part_bytes = (size_t)(32 / packed_part(format)) * packed_part_bytes(format);
+    const uint8_t *super = strip, *block = strip + packed_scales(format, k);
+    for (int64_t c = 0; c < k; c += columns, super += packed_scale_bytes(format)) {
+        const uint8_t *part = super + 2 * packed_part_bytes(format);
+        for (int i = 0; i < columns / 32; i++) {
+            LANES_UNROLL
+            for (int v = 0; v < n; v++) {
+                lane_i w[8];
+                strip_numbers(format, block + 4 * (r + LANES * v), w);
+                const strip_scales s = strip_load_scales(format, super, part, r + LANES * v);
+                strip_block(format, w, &s, in, tile, acc + v * tile);
+            }
+            block += packed_block_bytes(format);
+            in += (size_t)tile * CPU_IN_BYTES;
+            part += part_bytes;
+        }
+    }
+}
+
+/* Column c of LANES rows of a strip of floats from row r on. */
+LANES_INLINE lane_f strip_floats(const int format, const uint8_t *strip, int64_t c, const int r) {
+    const uint8_t *p = strip + (size_t)(c * CPU_STRIP + r) * (format == KERN_F32 ? 4 : 2);
+    if (format == KERN_F32) return lane_load_f(p);
+    return format == KERN_F16 ? lane_halves(p) : lane_brains(p);
+}
+
+/* As strip_tile, for vectors that may lie in several strips: vector v is row LANES · (v % parts) of
+ * strip v / parts. */
+LANES_INLINE void strip_tile_floats(const int format, const uint8_t *strip, size_t strip_bytes,
+                                    const int r, int64_t k, const float *in, const int tile,
+                                    const int n, lane_f *acc) {
+    for (int64_t c = 0; c < k; c += STRIP_PIECE) {
+        const int64_t end = c + STRIP_PIECE < k ? c + STRIP_PIECE : k;
+        lane_f sums[16];
+        LANES_UNROLL
+        for (int i = 0; i < n * tile; i++) sums[i] = lane_zero();
+        for (int64_t j = c; j < end; j++) {
+            LANES_UNROLL
+            for (int v = 0; v < n; v++) {
+                const int at = v + r / LANES;
+                const lane_f w =
+                    strip_floats(format, strip + (size_t)(at / STRIP_PARTS) * strip_bytes, j,
+                                 at % STRIP_PARTS * LANES);
+                LANES_UNROLL
+                for (int x = 0; x < tile; x++)
+                    sums[v * tile + x] =
+                        lane_fma(w, lane_all_f(in + j * tile + x), sums[v * tile + x]);
+                /* activations are loaded again rather than held: registers are for the sums */
+                if (n * tile > 8) __asm__ volatile("" ::: "memory");
+            }
+        }
+        LANES_UNROLL
+        for (int i = 0; i < n * tile; i++) acc[i] = lane_add(acc[i], sums[i]);
+    }
+}
+
+/* Sums of weight rows n … n + LANES - 1 to rows t … of the product, as far as there are such. */
+LANES_INLINE void strip_put(const cpu_product *p, const lane_f *acc, int64_t n, int64_t t,
+                            const int tile) {
+    const int64_t left = p->w->n_rows - n;
+    LANES_UNROLL
+    for (int x = 0; x < tile; x++) {
+        if (t + x >= p->in->n_rows) return;
+        float *to = p->out + (t + x) * p->out_stride + n;
+        if (left >= LANES) {
+            lane_store_f(to, p->bias == NULL ? acc[x] : lane_add(acc[x], lane_load_f(p->bias + n)));
+            continue;
+        }
+        float sums[LANES];
+        lane_store_f(sums, acc[x]);
+        for (int64_t i = 0; i < left; i++)
+            to[i] = p->bias != NULL ? sums[i] + p->bias[n + i] : sums[i];
+    }
+}
+
+/* n vectors from row r of strip i on, times tile i_tile of the activations. */
+LANES_INLINE void strip_vectors_put(const cpu_product *p, const int format, int64_t i, const int r,
+                                    const int n, int64_t i_tile, const int tile) {
+    const uint8_t *strip = (const uint8_t *)p->w->bound + (size_t)i * p->strip_bytes;
+    const int64_t k = p->w->n_columns;
+    lane_f acc[16];
+    LANES_UNROLL
+    for (int j = 0; j < n * tile; j++) acc[j] = lane_zero();
+    if (packed_is_float(format))
+        strip_tile_floats(format, strip, p->strip_bytes, r, k, cpu_in_floats(p->in, i_tile), tile,
+                          n, acc);
+    else
+        strip_tile(format, strip, r, k, cpu_in_blocks(p->in, i_tile), tile, n, acc);
+    LANES_UNROLL
+    for (int v = 0; v < n; v++)
+        strip_put(p, acc + v * tile, CPU_STRIP * i + r + LANES * v, i_tile * tile, tile);
+}
+
+/* Strips first … end - 1 with a number of rows for which few sums are open: several vectors go
+ * together so that one's additions hide the other's latency. */
+LANES_INLINE void strips_floats_few(const cpu_product *p, const int format, int64_t first,
+                                    int64_t end, const int tile) {
+    const int n = LANES_FLOATS / tile, strips = n / STRIP_PARTS;
+    int64_t i = first;
+    for (; strips > 1 && i + strips <= end; i += strips)
+        for (int64_t t = 0; t < p->in->n_tiles; t++) strip_vectors_put(p, format, i, 0, n, t, tile);
+    for (; i < end; i++)
+        for (int64_t t = 0; t < p->in->n_tiles; t++)
+            for (int r = 0; r < CPU_STRIP; r += LANES)
+                strip_vectors_put(p, format, i, r, 1, t, tile);
+}
+
+LANES_INLINE void strips_tiled(const cpu_product *p, const int format, int64_t first, int64_t end,
+                               const int tile) {
+    if (packed_is_float(format) && LANES_FLOATS / tile > STRIP_PARTS) {
+        strips_floats_few(p, format, first, end, tile);
+        return;
+    }
+    const int n = strip_vectors(format, tile);
+    const int64_t most = STRIP_INPUTS / (int64_t)cpu_in_tile_bytes(p->in, packed_is_float(format));
+    const int64_t step = most > 0 ? most : 1;
+    for (int64_t t = 0; t < p->in->n_tiles; t += step) {
+        const int64_t stop = t + step < p->in->n_tiles ? t + step : p->in->n_tiles;
+        for (int64_t i = first; i < end; i++)
+            for (int64_t j = t; j < stop; j++)
+                for (int r = 0; r < CPU_STRIP; r += n * LANES)
+                    strip_vectors_put(p, format, i, r, n, j, tile);
+    }
+}
+
+/* The product's strips first … end - 1, with the tile that its activations were laid out for. */
+LANES_INLINE void strips_product(const cpu_product *p, const int format, int64_t first,
+                                 int64_t end) {
+#define STRIPS_CASE(tile)                                                                          \
+    case tile: strips_tiled(p, format, first, end, tile); break;
+    switch (p->in->tile) { LANES_TILES(STRIPS_CASE) }
+#undef STRIPS_CASE
+}
+
+#endif
