@@ -514,6 +514,14 @@ const void *gguf_data(const gguf_file *file, size_t *bytes) {
     return file->data;
 }
 
+void gguf_release(const gguf_file *file, const void *data, size_t bytes) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)data;
+    const uintptr_t start = (uintptr_t)file->data;
+    if (!file->mapped || at < start || at - start > file->bytes) return;
+    const uintptr_t first = (at + page - 1) & ~(page - 1), end = (at + bytes) & ~(page - 1);
+    if (first < end) madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
 size_t gguf_n_tensors(const gguf_file *file) { return file->n_tensors; }
 const gguf_tensor *gguf_tensor_at(const gguf_file *file, size_t i) { return &file->tensors[i]; }
 

@@ -62,6 +62,10 @@ const char *gguf_name(const gguf_file *file); /* the path, as given */
 int gguf_version(const gguf_file *file);
 const void *gguf_data(const gguf_file *file, size_t *bytes); /* the whole file */
 
+/* Gives back the memory that a part of the mapping was read into; it is read again when it is
+ * touched. Does nothing to what lies elsewhere. */
+void gguf_release(const gguf_file *file, const void *data, size_t bytes);
+
 /* ---- tensors, in the file's order ---- */
 size_t gguf_n_tensors(const gguf_file *file);
 const gguf_tensor *gguf_tensor_at(const gguf_file *file, size_t i);

@@ -107,25 +107,6 @@ static int build_plan(llm_model *m, llm_error *err) {
     return b.failed ? -1 : 0;
 }
 
-static int bind_weights(llm_model *m, llm_error *err) {
-    int64_t total = 0, done = 0;
-    for (int32_t i = 0; i < m->n_weights; i++) {
-        const kern_weight *w = &m->weights[i];
-        if (!w->slice) total += (int64_t)kern_format_bytes(w->format, w->n_rows * w->n_columns);
-    }
-    for (m->n_bound = 0; m->n_bound < m->n_weights; m->n_bound++) {
-        kern_weight *w = &m->weights[m->n_bound];
-        if (m->watch.stop && *m->watch.stop)
-            return llm_fail(err, LLM_INTERRUPTED, "interrupted while loading %s", m->path);
-        int code = m->device->backend->bind(m->device->kern, w);
-        if (device_check(m->device, code, w->name, err)) return -1;
-        if (!w->slice) done += (int64_t)kern_format_bytes(w->format, w->n_rows * w->n_columns);
-        if (m->watch.progress) m->watch.progress(m->watch.data, "loading", done, total);
-    }
-    m->info.weight_bytes = total;
-    return 0;
-}
-
 static int open_cache(llm_model *m, const llm_options *o, llm_error *err) {
     const kern_backend *backend = m->device->backend;
     kern_kv_shape shape = {m->shape.n_layers, m->shape.n_heads_kv, m->shape.head_dim,
@@ -187,22 +168,6 @@ static int check_vocabulary(llm_model *m, llm_error *err) {
                     (long long)n_tokens, (long long)rows);
 }
 
-static void count_weights(llm_model *m) {
-    llm_model_info *info = &m->info;
-    const plan *p = &m->plan;
-    for (int32_t i = 0; i < m->n_weights; i++) {
-        const kern_weight *w = &m->weights[i];
-        if (!w->slice) info->n_params += w->n_rows * w->n_columns;
-    }
-    for (int32_t i = 0; i < p->n_ops; i++) {
-        const kern_weight *w = p->ops[i].w;
-        bool looked_up = p->ops[i].kind == PLAN_EMBED || p->ops[i].kind == PLAN_EMBED_AT;
-        if (w && !looked_up)
-            info->weight_bytes_step +=
-                (int64_t)kern_format_bytes(w->format, w->n_rows * w->n_columns);
-    }
-}
-
 static int load(llm_model *m, const llm_options *o, llm_error *err) {
     llm_model_info *info = &m->info;
     if (build_plan(m, err)) return -1;
@@ -210,9 +175,8 @@ static int load(llm_model *m, const llm_options *o, llm_error *err) {
     if (!m->tokenizer) return -1;
     info->vocab_size = m->shape.vocab_size;
     if (check_vocabulary(m, err) || take_eog(m, o, err) || choose_limits(m, o, err) ||
-        take_texts(m, err) || bind_weights(m, err) || open_cache(m, o, err))
+        take_texts(m, err) || model_bind_weights(m, err) || open_cache(m, o, err))
         return -1;
-    count_weights(m);
     info->arch = m->arch_name;
     info->name = m->name;
     info->path = m->path;
@@ -272,7 +236,7 @@ void llm_model_close(llm_model *m) {
     passes_close(m->passes);
     if (m->work) backend->work_close(m->device->kern, m->work);
     pages_close(&m->pages);
-    for (int32_t i = 0; i < m->n_bound; i++) backend->unbind(m->device->kern, &m->weights[i]);
+    backend->unbind(m->device->kern, m->store);
     for (int32_t i = 0; i < m->n_weights; i++) {
         kern_free(m->weights[i].owned);
         if (!m->weights[i].slice) kern_free((char *)m->weights[i].name);

@@ -13,7 +13,8 @@ struct llm_model {
     tokenizer *tokenizer;
     arch_shape shape;
     kern_weight *weights;
-    int32_t n_weights, n_bound;
+    int32_t n_weights;
+    kern_store *store; /* what the backend made of them */
     plan plan;
     plan_rope **ropes;
     int32_t n_ropes;
@@ -38,6 +39,9 @@ llm_model *model_retain(llm_model *);
 
 /* The content's hash, computed at the first call (reads the whole file). */
 const uint64_t *model_hash(llm_model *);
+
+/* Has the backend make the weights ready (weights.c). */
+int model_bind_weights(llm_model *, llm_error *err);
 
 /* Checks that ids lie in the vocabulary. */
 int model_check_ids(const llm_model *, const int32_t *ids, size_t n, llm_error *err);

@@ -97,6 +97,7 @@ struct kern_work {
 };
 int host_work_open(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
 void host_work_close(kern_device *, kern_work *);
+size_t host_work_bytes(const kern_work *);
 kern_buffer *host_work_buffer(kern_work *, int32_t i_buffer);
 
 /* Where a row of a batch stands. Slot and position are the same but for rows of a tree that do not
@@ -129,6 +130,7 @@ void host_gather_path(const kern_pages *, const kern_batch *, const host_row *ro
     .pages_close = host_pages_close, .page_bytes = host_page_bytes,                                \
     .page_reserve = host_page_reserve, .page_copy = host_page_copy,                                \
     .position_bytes = host_position_bytes, .page_read = host_page_read,                            \
-    .page_write = host_page_write, .work_close = host_work_close, .work_buffer = host_work_buffer
+    .page_write = host_page_write, .work_close = host_work_close, .work_bytes = host_work_bytes,   \
+    .work_buffer = host_work_buffer
 
 #endif

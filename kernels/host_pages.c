@@ -214,6 +214,12 @@ void host_work_close(kern_device *device, kern_work *work) {
     kern_free(work);
 }
 
+size_t host_work_bytes(const kern_work *work) {
+    size_t bytes = work->scratch_bytes;
+    for (int32_t i = 0; i < work->n_buffers; i++) bytes += work->buffers[i].bytes;
+    return bytes;
+}
+
 kern_buffer *host_work_buffer(kern_work *work, int32_t i_buffer) {
     assert(i_buffer >= 0 && i_buffer < work->n_buffers);
     return &work->buffers[i_buffer];

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KERN_ABI 1
+#define KERN_ABI 2
 
 /* Codes of every operation. The message, if any, is the device's last_error(). */
 enum {
@@ -24,6 +24,7 @@ enum {
 typedef struct kern_device kern_device; /* private to the backend */
 typedef struct kern_pages kern_pages;   /* private to the backend */
 typedef struct kern_work kern_work;     /* private to the backend */
+typedef struct kern_store kern_store;   /* private to the backend */
 
 /* Device memory. `data` is an address the host may use if the backend says host_memory. */
 typedef struct kern_buffer {
@@ -78,6 +79,21 @@ typedef struct kern_device_options {
 typedef struct kern_stats {
     uint64_t launches, syncs, bytes_up, bytes_down;
 } kern_stats;
+
+/* All weights of a model, to be made ready for runs. What fields say of threads: a backend may call
+ * from any thread of its own, but only until bind returns. */
+typedef struct kern_binding {
+    kern_weight *weights; /* stay until unbind; tensors that share data are one weight */
+    int32_t n_weights;
+    const volatile int *stop; /* NULL, or: when it becomes non-zero, end with KERN_INTERRUPTED */
+    /* NULL, or is told how far it is, in bytes of weights made; on the caller's thread */
+    void (*progress)(void *data, int64_t done, int64_t total);
+    /* NULL, or is told that the weight's data has been read and is only needed again where rows are
+     * looked up: memory it was read into may go; on any thread */
+    void (*spent)(void *data, const kern_weight *);
+    void *data;   /* of the calls */
+    size_t bytes; /* out: memory taken for what was made; 0: weights are read where they are */
+} kern_binding;
 
 /* Which numbers a random draw uses: see noise.h. */
 typedef struct kern_key {
@@ -142,9 +158,10 @@ typedef struct kern_backend {
     int (*copy)(kern_device *, kern_buffer *to, size_t to_offset, const kern_buffer *from,
                 size_t from_offset, size_t bytes);
 
-    /* weights: `bound` may be set; the file stays mapped until unbind */
-    int (*bind)(kern_device *, kern_weight *);
-    void (*unbind)(kern_device *, kern_weight *);
+    /* weights: `bound` may be set; the file stays mapped until unbind, which frees all that bind
+     * made. bind fails as a whole, and then nothing is left of it. */
+    int (*bind)(kern_device *, kern_binding *, kern_store **out);
+    void (*unbind)(kern_device *, kern_store *); /* accepts NULL */
 
     /* pages: numbers 0 … n_pages-1; memory of a page is taken at its first use */
     int (*pages_open)(kern_device *, const kern_kv_shape *, int32_t n_pages, kern_pages **out);
@@ -162,6 +179,7 @@ typedef struct kern_backend {
     /* the forward pass: operations first … first + count of the plan on the work's buffers */
     int (*work_open)(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
     void (*work_close)(kern_device *, kern_work *);
+    size_t (*work_bytes)(const kern_work *);                    /* memory it takes */
     kern_buffer *(*work_buffer)(kern_work *, int32_t i_buffer); /* rows of its width, densely */
     int (*run)(kern_device *, kern_work *, const plan *, int32_t first, int32_t count,
                const kern_batch *);

@@ -2,8 +2,12 @@
 #include "memory.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE ((size_t)2 << 20)
 
 #ifdef LLMLUA_FAULTS
 static _Atomic int64_t n_allocations;
@@ -40,6 +44,30 @@ void *kern_alloc_aligned(size_t alignment, size_t bytes) {
     void *block = aligned_alloc(alignment, rounded);
     if (block) memset(block, 0, rounded);
     return block;
+}
+
+void *kern_alloc_huge(size_t bytes) {
+    const size_t alignment = bytes < HUGE_PAGE / 2 ? 64 : HUGE_PAGE;
+    size_t rounded;
+    if (must_fail() || __builtin_add_overflow(bytes ? bytes : 1, alignment - 1, &rounded))
+        return NULL;
+    rounded &= ~(alignment - 1);
+    void *block = aligned_alloc(alignment, rounded);
+    if (block && alignment == HUGE_PAGE) madvise(block, rounded, MADV_HUGEPAGE); /* or small ones */
+    return block;
+}
+
+size_t kern_memory_available(void) {
+    FILE *file = fopen("/proc/meminfo", "re");
+    if (!file) return SIZE_MAX;
+    char line[128];
+    unsigned long long available = 0, swap = 0;
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "MemAvailable: %llu kB", &available) == 1) continue;
+        sscanf(line, "SwapFree: %llu kB", &swap);
+    }
+    fclose(file);
+    return available ? (size_t)(available + swap) << 10 : SIZE_MAX;
 }
 
 void kern_free_aligned(void *block) { free(block); }

@@ -19,6 +19,15 @@ void *kern_realloc(void *block, size_t bytes);
 /* Zeroed memory at a multiple of `alignment` (a power of two); freed by kern_free_aligned. */
 void *kern_alloc_aligned(size_t alignment, size_t bytes);
 void kern_free_aligned(void *block);
+
+/* Memory for what is large and read often: at a multiple of 2 MB and of huge pages where the system
+ * gives them, so that reading it is not held up by the tables of pages. Not zeroed. Freed by
+ * kern_free_aligned. */
+void *kern_alloc_huge(size_t bytes);
+
+/* Bytes that could still be had without driving others out: free, or used for files. SIZE_MAX: not
+ * known. */
+size_t kern_memory_available(void);
 void kern_free(void *block);
 
 #ifdef LLMLUA_FAULTS

@@ -17,8 +17,10 @@ typedef struct kern_weight {
     const kern_format *format;
     const void *data;
     int64_t n_rows, n_columns;
-    void *bound; /* what the backend made of it in bind (repacked, uploaded); NULL: uses data */
-    bool slice;  /* rows of another weight, whose name it borrows */
+    void *bound;  /* what the backend made of it in bind (repacked, uploaded); NULL: uses data */
+    bool product; /* a PLAN_MATMUL multiplies by it; else its rows are looked up, or it is a vector
+                   */
+    bool slice;   /* rows of another weight, whose name it borrows */
     void *
         owned; /* core's: `data` where it is no part of the file (vectors made f32); NULL: mapped */
 } kern_weight;

@@ -269,13 +269,15 @@ static kern_device *open_device(const kern_device_options *options, char *messag
 }
 
 /* Weights are read where they are mapped. */
-static int bind(kern_device *device, kern_weight *w) {
+static int bind(kern_device *device, kern_binding *binding, kern_store **out) {
     (void)device;
-    w->bound = NULL;
+    for (int32_t i = 0; i < binding->n_weights; i++) binding->weights[i].bound = NULL;
+    binding->bytes = 0;
+    *out = NULL;
     return KERN_OK;
 }
 
-static void unbind(kern_device *device, kern_weight *w) { (void)device, (void)w; }
+static void unbind(kern_device *device, kern_store *store) { (void)device, (void)store; }
 
 const kern_backend kern_ref = {
     .abi = KERN_ABI,

@@ -1,9 +1,7 @@
-/* cpu.c: the cpu backend's table, its choice of an instruction tier, and the vectors of weights.
- */
+/* cpu.c: the cpu backend's table and its choice of an instruction tier. */
 #include "cpu.h"
-#include "../memory.h"
 #include "../tensor_ops.h"
-#include "pack.h"
+#include "store.h"
 #include <stdio.h>
 
 /* In rising order. A tier that the processor has but that has no row here is served by the one
@@ -39,28 +37,6 @@ static kern_device *device_open(const kern_device_options *options, char *messag
     return device;
 }
 
-/* Vectors become f32 in aligned memory, matrices strips. */
-static int bind(kern_device *device, kern_weight *w) {
-    const int vector = w->n_rows == 1 && w->format->id == KERN_F32;
-    const size_t bytes =
-        vector ? (size_t)w->n_columns * sizeof(float)
-               : (size_t)cpu_strips(w->n_rows) * cpu_strip_bytes(w->format, w->n_columns);
-    w->bound = kern_alloc_aligned(64, bytes);
-    if (w->bound == NULL)
-        return host_fail(device, KERN_NO_MEMORY, "out of memory for %s: %zu bytes", w->name, bytes);
-    if (vector)
-        w->format->dequantise(w->data, (float *)w->bound, w->n_columns);
-    else
-        cpu_pack(w, 0, cpu_strips(w->n_rows), (unsigned char *)w->bound);
-    return KERN_OK;
-}
-
-static void unbind(kern_device *device, kern_weight *w) {
-    (void)device;
-    kern_free_aligned(w->bound);
-    w->bound = NULL;
-}
-
 const float *cpu_vector(const kern_weight *w) { return w != NULL ? (const float *)w->bound : NULL; }
 
 const kern_backend kern_cpu = {
@@ -70,8 +46,8 @@ const kern_backend kern_cpu = {
     .kv_default = KERN_KV_F16,
     .host_memory = 1,
     .open = device_open,
-    .bind = bind,
-    .unbind = unbind,
+    .bind = cpu_store_open,
+    .unbind = cpu_store_close,
     .work_open = cpu_work_open,
     .run = cpu_run_plan,
     HOST_OPS,

@@ -19,6 +19,11 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+typedef struct bound_weight {
+    kern_weight w; /* the first member, so that its address is the whole's */
+    kern_store *store;
+} bound_weight;
+
 /* Random bytes whose 16-bit halves are small numbers in every float format. */
 static kern_weight *weight_new(kern_device *d, int32_t format, int64_t n_rows, int64_t n_columns) {
     const kern_format *f = kern_format_find(format);
@@ -29,15 +34,20 @@ static kern_weight *weight_new(kern_device *d, int32_t format, int64_t n_rows, i
         x = x * 6364136223846793005u + 1442695040888963407u;
         data[i] = (uint16_t)(x >> 48 & 0xafff); /* f16 below 0.125 in size */
     }
-    kern_weight *w = kern_alloc(sizeof *w);
-    *w = (kern_weight){
-        .name = "w", .format = f, .data = data, .n_rows = n_rows, .n_columns = n_columns};
-    if (kern_cpu.bind(d, w) != KERN_OK) exit(1);
-    return w;
+    bound_weight *b = kern_alloc(sizeof *b);
+    b->w = (kern_weight){.name = "w",
+                         .format = f,
+                         .data = data,
+                         .n_rows = n_rows,
+                         .n_columns = n_columns,
+                         .product = n_rows > 1};
+    kern_binding binding = {.weights = &b->w, .n_weights = 1};
+    if (kern_cpu.bind(d, &binding, &b->store) != KERN_OK) exit(1);
+    return &b->w;
 }
 
 static void weight_free(kern_device *d, kern_weight *w) {
-    kern_cpu.unbind(d, w);
+    kern_cpu.unbind(d, ((bound_weight *)w)->store);
     kern_free_aligned((void *)(uintptr_t)w->data);
     kern_free(w);
 }

@@ -85,6 +85,15 @@ static kern_device *device_new(const kern_backend *b, const char *tier, int n_th
     return d;
 }
 
+/* Makes one weight ready; NULL: none. */
+static kern_store *bind(kern_device *d, kern_weight *w, bool product) {
+    kern_binding binding = {.weights = w, .n_weights = w != NULL};
+    kern_store *store;
+    if (w != NULL) w->product = product;
+    if (d->backend->bind(d, &binding, &store) != KERN_OK) printf("bind\n"), exit(1);
+    return store;
+}
+
 /* The value that a block format sees of x[i]. */
 static double rounded(const float *x, int64_t i) {
     const float *block = x + i / 32 * 32;
@@ -108,8 +117,7 @@ static void product_run(kern_device *d, kern_weight *w, kern_weight *bias, const
         .ops = &op, .n_ops = 1, .buffers = buffers, .n_buffers = 2, .residual = 0, .logits = 1};
     kern_work *work;
     kern_buffer logits;
-    b->bind(d, w);
-    if (bias != NULL) b->bind(d, bias);
+    kern_store *bound = bind(d, w, true), *bound_bias = bind(d, bias, false);
     if (b->work_open(d, &p, NULL, n_rows, &work) != KERN_OK) exit(1);
     size_t bytes = (size_t)n_rows * (size_t)w->n_rows * sizeof(float);
     b->alloc(d, bytes, &logits);
@@ -121,8 +129,8 @@ static void product_run(kern_device *d, kern_weight *w, kern_weight *bias, const
     b->read(d, &logits, 0, out, bytes);
     b->free(d, &logits);
     b->work_close(d, work);
-    b->unbind(d, w);
-    if (bias != NULL) b->unbind(d, bias);
+    b->unbind(d, bound);
+    b->unbind(d, bound_bias);
 }
 
 static void test_product(kern_device *d, int32_t format, int64_t n, int64_t k, int32_t max_rows) {
@@ -212,6 +220,7 @@ typedef struct model {
     plan_buffer buffers[N_BUFFERS];
     int32_t first_op[8];
     kern_weight *weights[N_OPS];
+    kern_store *stores[N_OPS];
     int n_weights;
     plan_rope rope[2];
     plan p;
@@ -313,6 +322,18 @@ static void model_free(model *m) {
     kern_free(m);
 }
 
+static void model_bind(kern_device *d, model *m) {
+    for (int i = 0; i < m->n_weights; i++) {
+        bool product = false;
+        for (int32_t j = 0; j < m->p.n_ops; j++)
+            product |= m->p.ops[j].kind == PLAN_MATMUL && m->p.ops[j].w == m->weights[i];
+        m->stores[i] = bind(d, m->weights[i], product);
+    }
+}
+static void model_unbind(kern_device *d, model *m) {
+    for (int i = 0; i < m->n_weights; i++) d->backend->unbind(d, m->stores[i]);
+}
+
 /* Feeds n_sequences copies of a text of n tokens (the i-th begins with token i) in passes of
  * `piece` rows each; logits of all rows of the first: out[n, VOCABULARY]. */
 static void model_run(kern_device *d, model *m, kern_kv kv, int32_t n, int32_t piece,
@@ -326,7 +347,7 @@ static void model_run(kern_device *d, model *m, kern_kv kv, int32_t n, int32_t p
     kern_pages *cache;
     kern_work *work;
     kern_buffer id_buffer, logits;
-    for (int i = 0; i < m->n_weights; i++) b->bind(d, m->weights[i]);
+    model_bind(d, m);
     if (b->pages_open(d, &shape, n_pages, &cache) != KERN_OK) exit(1);
     for (int32_t i = 0; i < n_pages; i++) {
         pages[i] = n_pages - 1 - i;
@@ -359,7 +380,7 @@ static void model_run(kern_device *d, model *m, kern_kv kv, int32_t n, int32_t p
     b->free(d, &logits);
     b->work_close(d, work);
     b->pages_close(d, cache);
-    for (int i = 0; i < m->n_weights; i++) b->unbind(d, m->weights[i]);
+    model_unbind(d, m);
     kern_free(pages);
     kern_free(ids);
     kern_free(sequences);
@@ -460,7 +481,7 @@ static void test_refusals(const char *tier) {
     kern_buffer ids, logits;
     int32_t pages[1] = {0}, parents[1] = {1};
     int stop = 1;
-    for (int i = 0; i < m->n_weights; i++) kern_cpu.bind(d, m->weights[i]);
+    model_bind(d, m);
     kern_cpu.pages_open(d, &shape, 1, &cache);
     kern_cpu.work_open(d, &m->p, cache, 4, &work);
     kern_cpu.alloc(d, 64, &ids);
@@ -495,7 +516,7 @@ static void test_refusals(const char *tier) {
     kern_cpu.free(d, &logits);
     kern_cpu.work_close(d, work);
     kern_cpu.pages_close(d, cache);
-    for (int i = 0; i < m->n_weights; i++) kern_cpu.unbind(d, m->weights[i]);
+    model_unbind(d, m);
     kern_cpu.close(d);
     model_free(m);
 }

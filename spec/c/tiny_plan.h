@@ -73,8 +73,8 @@ static void tiny_blocks(uint64_t *state, const kern_format *format, unsigned cha
     }
 }
 
-static const kern_weight *tiny_weight(tiny_plan *t, int32_t format, int64_t n_rows,
-                                      int64_t n_columns, float size) {
+static kern_weight *tiny_weight(tiny_plan *t, int32_t format, int64_t n_rows, int64_t n_columns,
+                                float size) {
     kern_weight *w = &t->weights[t->n_weights++];
     *w = (kern_weight){.name = "weight",
                        .format = kern_format_find(format),
@@ -96,8 +96,9 @@ static void tiny_op(tiny_plan *t, plan_op op) { t->ops[t->plan.n_ops++] = op; }
 static void tiny_matmul(tiny_plan *t, int32_t format, int32_t layer, int32_t in, int32_t out,
                         bool bias) {
     const int32_t k = t->buffers[in].width, n = t->buffers[out].width;
-    tiny_op(t, (plan_op){PLAN_MATMUL, .layer = layer, .in = in, .in2 = -1, .out = out,
-                         .w = tiny_weight(t, format, n, k, 1.7f / sqrtf((float)k)),
+    kern_weight *w = tiny_weight(t, format, n, k, 1.7f / sqrtf((float)k));
+    w->product = true;
+    tiny_op(t, (plan_op){PLAN_MATMUL, .layer = layer, .in = in, .in2 = -1, .out = out, .w = w,
                          .bias = bias ? tiny_vector(t, n, 0.3f) : NULL});
 }
 

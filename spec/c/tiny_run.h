@@ -9,6 +9,7 @@ enum { RUN_PAGES = 64, RUN_ROWS = 160 };
 typedef struct tiny_run {
     const kern_backend *backend;
     kern_device *device;
+    kern_store *store;
     kern_pages *pages;
     kern_work *work;
     kern_buffer ids, logits;
@@ -26,9 +27,9 @@ static tiny_run run_open(const kern_backend *backend, tiny_plan *t, int n_thread
     r.device =
         backend->open(&(kern_device_options){.n_threads = n_threads}, message, sizeof message);
     if (!r.device) abort();
-    for (int i = 0; i < t->n_weights; i++)
-        if (backend->bind(r.device, &t->weights[i])) abort();
-    if (backend->pages_open(r.device, &shape, RUN_PAGES, &r.pages) ||
+    kern_binding binding = {.weights = t->weights, .n_weights = t->n_weights};
+    if (backend->bind(r.device, &binding, &r.store) ||
+        backend->pages_open(r.device, &shape, RUN_PAGES, &r.pages) ||
         backend->work_open(r.device, &t->plan, r.pages, RUN_ROWS, &r.work) ||
         backend->alloc(r.device, RUN_ROWS * 4, &r.ids) ||
         backend->alloc(r.device, RUN_ROWS * N_VOCAB * 4, &r.logits))
@@ -39,7 +40,7 @@ static tiny_run run_open(const kern_backend *backend, tiny_plan *t, int n_thread
 }
 
 static void run_close(tiny_run *r) {
-    for (int i = 0; i < r->t->n_weights; i++) r->backend->unbind(r->device, &r->t->weights[i]);
+    r->backend->unbind(r->device, r->store);
     r->backend->free(r->device, &r->ids);
     r->backend->free(r->device, &r->logits);
     r->backend->work_close(r->device, r->work);

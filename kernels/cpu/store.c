@@ -1,0 +1,181 @@
+/* store.c: owns the memory of bound weights. Matrices lie in the order of the list of weights, each
+ * at a cache line; the threads of the device pack them a few strips at a time. */
+#include "store.h"
+#include "../memory.h"
+#include "pack.h"
+#include <stdatomic.h>
+
+enum { UNIT_BYTES = 128 << 10 }; /* of strips that a thread packs at once, about */
+
+/* A matrix to be packed. */
+typedef struct matrix {
+    kern_weight *w;
+    unsigned char *to;                  /* its strips */
+    size_t strip_bytes;                 /* of each */
+    int64_t n_strips, unit, first_unit; /* strips a unit, units of the matrices before it */
+    atomic_llong n_left;                /* units not yet packed */
+} matrix;
+
+struct kern_store {
+    kern_weight *weights;
+    int32_t n_weights, n_matrices;
+    matrix *matrices;
+    unsigned char *strips;
+    size_t strip_bytes; /* of all matrices */
+    int64_t n_units;
+    float *vectors;
+    size_t vector_bytes;
+};
+
+static int is_vector(const kern_weight *w) { return w->n_rows == 1 && !w->product; }
+
+static size_t vector_bytes(const kern_weight *w) {
+    return ((size_t)w->n_columns * sizeof(float) + 63) / 64 * 64;
+}
+
+/* Adds to the store's sizes; strips have no address yet. */
+static int measure(kern_device *device, kern_store *s) {
+    for (int32_t i = 0; i < s->n_weights; i++) {
+        kern_weight *w = &s->weights[i];
+        if (is_vector(w)) s->vector_bytes += vector_bytes(w);
+        if (!w->product) continue;
+        matrix *m = &s->matrices[s->n_matrices++];
+        size_t bytes;
+        m->w = w;
+        m->n_strips = cpu_strips(w->n_rows);
+        m->strip_bytes = cpu_strip_bytes(w->format, w->n_columns);
+        if (__builtin_mul_overflow(m->strip_bytes, (size_t)m->n_strips, &bytes) ||
+            __builtin_add_overflow(s->strip_bytes, bytes, &s->strip_bytes))
+            return host_fail(device, KERN_NO_MEMORY, "out of memory: %lld × %lld weights",
+                             (long long)w->n_rows, (long long)w->n_columns);
+        m->unit = (int64_t)(UNIT_BYTES / m->strip_bytes) + 1;
+        m->first_unit = s->n_units;
+        m->n_left = (m->n_strips + m->unit - 1) / m->unit;
+        s->n_units += m->n_left;
+    }
+    return KERN_OK;
+}
+
+static int fail_memory(kern_device *device, size_t bytes, size_t available) {
+    if (available == SIZE_MAX)
+        return host_fail(device, KERN_NO_MEMORY, "out of memory: %zu bytes asked", bytes);
+    return host_fail(device, KERN_NO_MEMORY, "out of memory: %zu bytes asked, %zu are available",
+                     bytes, available);
+}
+
+/* Memory for the strips and the vectors, and where each lies in it. What the system would have to
+ * drive others out for is not asked: it might end them, or this process, without a word. */
+static int allocate(kern_device *device, kern_store *s) {
+    const size_t bytes = s->strip_bytes + s->vector_bytes, available = kern_memory_available();
+    if (bytes > available) return fail_memory(device, bytes, available);
+    s->strips = kern_alloc_huge(s->strip_bytes);
+    s->vectors = kern_alloc_aligned(64, s->vector_bytes);
+    if (!s->strips || !s->vectors) return fail_memory(device, bytes, available);
+    unsigned char *to = s->strips;
+    for (int32_t i = 0; i < s->n_matrices; i++) {
+        s->matrices[i].to = to;
+        to += s->matrices[i].strip_bytes * (size_t)s->matrices[i].n_strips;
+    }
+    return KERN_OK;
+}
+
+/* ---- packing ---- */
+
+typedef struct packing {
+    kern_pool *pool;
+    kern_store *store;
+    const kern_binding *binding;
+    atomic_llong n_bytes; /* packed so far */
+} packing;
+
+static int stopped(const kern_binding *b) {
+    return b->stop && __atomic_load_n(b->stop, __ATOMIC_RELAXED);
+}
+
+/* The matrix of a unit. */
+static matrix *matrix_of(const kern_store *s, int64_t unit) {
+    int32_t low = 0, high = s->n_matrices - 1;
+    while (low < high) {
+        const int32_t middle = (low + high + 1) / 2;
+        if (s->matrices[middle].first_unit <= unit)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &s->matrices[low];
+}
+
+static void pack_thread(void *data, int i_thread, int n_threads) {
+    (void)n_threads;
+    packing *p = data;
+    const kern_binding *b = p->binding;
+    const int64_t total = (int64_t)p->store->strip_bytes;
+    int64_t i;
+    while (!stopped(b) && (i = kern_pool_next(p->pool, p->store->n_units)) >= 0) {
+        matrix *m = matrix_of(p->store, i);
+        const int64_t first = (i - m->first_unit) * m->unit;
+        const int64_t end = first + m->unit < m->n_strips ? first + m->unit : m->n_strips;
+        const int64_t bytes = (end - first) * (int64_t)m->strip_bytes;
+        cpu_pack(m->w, first, end, m->to + (size_t)first * m->strip_bytes);
+        if (atomic_fetch_sub(&m->n_left, 1) == 1 && b->spent) b->spent(b->data, m->w);
+        const int64_t done = atomic_fetch_add(&p->n_bytes, bytes) + bytes;
+        if (i_thread == 0 && b->progress) b->progress(b->data, done, total);
+    }
+}
+
+static int pack_all(kern_device *device, kern_store *s, const kern_binding *binding) {
+    packing p = {.pool = device->pool, .store = s, .binding = binding};
+    if (s->n_units) kern_pool_run(device->pool, pack_thread, &p);
+    if (p.n_bytes < (int64_t)s->strip_bytes) return KERN_INTERRUPTED;
+    if (binding->progress) binding->progress(binding->data, p.n_bytes, p.n_bytes);
+    return KERN_OK;
+}
+
+/* ---- open and close ---- */
+
+static void set_bound(kern_store *s) {
+    float *vector = s->vectors;
+    for (int32_t i = 0; i < s->n_weights; i++) {
+        kern_weight *w = &s->weights[i];
+        if (!is_vector(w)) continue;
+        w->format->dequantise(w->data, vector, w->n_columns);
+        w->bound = vector;
+        vector += vector_bytes(w) / sizeof *vector;
+    }
+    for (int32_t i = 0; i < s->n_matrices; i++) s->matrices[i].w->bound = s->matrices[i].to;
+}
+
+int cpu_store_open(kern_device *device, kern_binding *binding, kern_store **out) {
+    *out = NULL;
+    for (int32_t i = 0; i < binding->n_weights; i++) binding->weights[i].bound = NULL;
+    kern_store *s = kern_alloc(sizeof *s);
+    if (s) s->matrices = kern_alloc_array((size_t)binding->n_weights, sizeof *s->matrices);
+    if (!s || !s->matrices) {
+        kern_free(s);
+        return host_fail(device, KERN_NO_MEMORY, "out of memory: a table of %d weights",
+                         binding->n_weights);
+    }
+    s->weights = binding->weights;
+    s->n_weights = binding->n_weights;
+    int code = measure(device, s);
+    if (!code) code = allocate(device, s);
+    if (!code) code = pack_all(device, s, binding);
+    if (code) {
+        cpu_store_close(device, s);
+        return code;
+    }
+    set_bound(s);
+    binding->bytes = s->strip_bytes + s->vector_bytes;
+    *out = s;
+    return KERN_OK;
+}
+
+void cpu_store_close(kern_device *device, kern_store *s) {
+    (void)device;
+    if (!s) return;
+    for (int32_t i = 0; i < s->n_weights; i++) s->weights[i].bound = NULL;
+    kern_free_aligned(s->strips);
+    kern_free_aligned(s->vectors);
+    kern_free(s->matrices);
+    kern_free(s);
+}
