@@ -12,7 +12,6 @@ enum { LANES = 8, LANES_UNSIGNED = 0 };
 typedef __m256i lane_i;
 typedef __m256 lane_f;
 #define LANES_TILES(X) X(1) X(2) X(4) X(6)
-enum { LANES_FLOATS = 8 }; /* sums of a product with float weights that hide its latency */
 
 LANES_INLINE lane_i lane_load(const uint8_t *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);

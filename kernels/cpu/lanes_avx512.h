@@ -8,7 +8,6 @@ enum { LANES = 16, LANES_UNSIGNED = 1 };
 typedef __m512i lane_i;
 typedef __m512 lane_f;
 #define LANES_TILES(X) X(1) X(2) X(4) X(6) X(8) X(12)
-enum { LANES_FLOATS = 4 }; /* sums of a product with float weights that hide its latency */
 
 LANES_INLINE lane_i lane_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 LANES_INLINE lane_i lane_bytes(const uint8_t x) { return _mm512_set1_epi8((char)x); }

@@ -8,7 +8,6 @@ typedef int32_t lane_i __attribute__((vector_size(16)));
 typedef uint32_t lane_u __attribute__((vector_size(16)));
 typedef float lane_f __attribute__((vector_size(16)));
 #define LANES_TILES(X) X(1) X(4)
-enum { LANES_FLOATS = 4 };
 
 LANES_INLINE lane_i lane_load(const uint8_t *p) {
     lane_i v;

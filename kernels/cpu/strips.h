@@ -18,13 +18,13 @@
 enum {
     STRIP_PARTS = CPU_STRIP / LANES, /* vectors that the rows of a strip take */
     STRIP_PIECE = 256,               /* columns of a sum of float products */
+    STRIP_STREAMS = 4,               /* strips that one row of activations meets together */
     STRIP_INPUTS = 384 << 10         /* bytes of activations that stay in the cache of a core */
 };
 
 /* The vectors of a strip that a tile of that many activation rows works on together. */
 LANES_INLINE int strip_vectors(const int format, const int tile) {
-    if (STRIP_PARTS == 1) return 1;
-    return packed_is_float(format) || tile <= 2 ? 2 : 1;
+    return STRIP_PARTS > 1 && packed_is_float(format) && 2 * tile <= 16 ? 2 : 1;
 }
 
 /* log2 of the zero point that products have to take off. */
@@ -137,20 +137,24 @@ LANES_INLINE void strip_block(const int format, const lane_i *w, const strip_sca
     }
 }
 
-/* acc[v · tile + x]: vectors v of n, from row r of a strip on, times a tile of rows. */
-LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r, int64_t k,
-                             const uint8_t *in, const int tile, const int n, lane_f *acc) {
+/* acc[v · tile + x] += vector v of n × activation row x of a tile. Vector v is the v-th after rows
+ * r … r + LANES - 1 of a strip, in that strip and the ones behind it. */
+LANES_INLINE void strip_tile(const int format, const uint8_t *strip, size_t strip_bytes,
+                             const int r, int64_t k, const uint8_t *in, const int tile, const int n,
+                             lane_f *acc) {
     const int columns = packed_scale_columns(format);
     const size_t part_bytes = (size_t)(32 / packed_part(format)) * packed_part_bytes(format);
-    const uint8_t *super = strip, *block = strip + packed_scales(format, k);
+    size_t super = 0, block = packed_scales(format, k);
     for (int64_t c = 0; c < k; c += columns, super += packed_scale_bytes(format)) {
-        const uint8_t *part = super + 2 * packed_part_bytes(format);
+        size_t part = super + 2 * packed_part_bytes(format);
         for (int i = 0; i < columns / 32; i++) {
             LANES_UNROLL
             for (int v = 0; v < n; v++) {
+                const int at = r / LANES + v, row = at % STRIP_PARTS * LANES;
+                const uint8_t *from = strip + (size_t)(at / STRIP_PARTS) * strip_bytes;
                 lane_i w[8];
-                strip_numbers(format, block + 4 * (r + LANES * v), w);
-                const strip_scales s = strip_load_scales(format, super, part, r + LANES * v);
+                strip_numbers(format, from + block + 4 * row, w);
+                const strip_scales s = strip_load_scales(format, from + super, from + part, row);
                 strip_block(format, w, &s, in, tile, acc + v * tile);
             }
             block += packed_block_bytes(format);
@@ -167,8 +171,7 @@ LANES_INLINE lane_f strip_floats(const int format, const uint8_t *strip, int64_t
     return format == KERN_F16 ? lane_halves(p) : lane_brains(p);
 }
 
-/* As strip_tile, for vectors that may lie in several strips: vector v is row LANES · (v % parts) of
- * strip v / parts. */
+/* As strip_tile, for weights that are floats. */
 LANES_INLINE void strip_tile_floats(const int format, const uint8_t *strip, size_t strip_bytes,
                                     const int r, int64_t k, const float *in, const int tile,
                                     const int n, lane_f *acc) {
@@ -228,30 +231,30 @@ LANES_INLINE void strip_vectors_put(const cpu_product *p, const int format, int6
         strip_tile_floats(format, strip, p->strip_bytes, r, k, cpu_in_floats(p->in, i_tile), tile,
                           n, acc);
     else
-        strip_tile(format, strip, r, k, cpu_in_blocks(p->in, i_tile), tile, n, acc);
+        strip_tile(format, strip, p->strip_bytes, r, k, cpu_in_blocks(p->in, i_tile), tile, n, acc);
     LANES_UNROLL
     for (int v = 0; v < n; v++)
         strip_put(p, acc + v * tile, CPU_STRIP * i + r + LANES * v, i_tile * tile, tile);
 }
 
-/* Strips first … end - 1 with a number of rows for which few sums are open: several vectors go
- * together so that one's additions hide the other's latency. */
-LANES_INLINE void strips_floats_few(const cpu_product *p, const int format, int64_t first,
-                                    int64_t end, const int tile) {
-    const int n = LANES_FLOATS / tile, strips = n / STRIP_PARTS;
+/* Strips first … end - 1, a few at a time: memory is read in as many streams, and one sum's
+ * additions hide another's latency. */
+LANES_INLINE void strips_streamed(const cpu_product *p, const int format, int64_t first,
+                                  int64_t end, const int tile) {
+    const int streams = STRIP_STREAMS / tile;
     int64_t i = first;
-    for (; strips > 1 && i + strips <= end; i += strips)
-        for (int64_t t = 0; t < p->in->n_tiles; t++) strip_vectors_put(p, format, i, 0, n, t, tile);
+    for (; i + streams <= end; i += streams)
+        for (int64_t t = 0; t < p->in->n_tiles; t++)
+            strip_vectors_put(p, format, i, 0, streams * STRIP_PARTS, t, tile);
     for (; i < end; i++)
         for (int64_t t = 0; t < p->in->n_tiles; t++)
-            for (int r = 0; r < CPU_STRIP; r += LANES)
-                strip_vectors_put(p, format, i, r, 1, t, tile);
+            strip_vectors_put(p, format, i, 0, STRIP_PARTS, t, tile);
 }
 
 LANES_INLINE void strips_tiled(const cpu_product *p, const int format, int64_t first, int64_t end,
                                const int tile) {
-    if (packed_is_float(format) && LANES_FLOATS / tile > STRIP_PARTS) {
-        strips_floats_few(p, format, first, end, tile);
+    if (tile * 2 <= STRIP_STREAMS) {
+        strips_streamed(p, format, first, end, tile);
         return;
     }
     const int n = strip_vectors(format, tile);
