@@ -36,7 +36,8 @@ enum {
     MAX_DIMS = 4,
     DEFAULT_ALIGNMENT = 32,
     MIN_ALIGNMENT = 8,
-    MAX_ALIGNMENT = 65536
+    MAX_ALIGNMENT = 65536,
+    HASH_STEP = 16 << 20 /* bytes between two looks at the stop flag */
 };
 
 struct gguf_file {
@@ -44,6 +45,7 @@ struct gguf_file {
     const char *data;
     size_t bytes;
     bool mapped;
+    gguf_identity identity; /* of what is mapped */
     int version;
     size_t n_values, n_tensors;
     gguf_value *values;
@@ -429,6 +431,15 @@ static int gguf_parse(gguf_file *file, llm_error *err) {
 
 /* ---- open and close ---- */
 
+static int64_t nanoseconds(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec; }
+
+static gguf_identity identity_of(const struct stat *info) {
+    return (gguf_identity){(uint64_t)info->st_dev,
+                           (uint64_t)info->st_ino,
+                           (uint64_t)info->st_size,
+                           {nanoseconds(info->st_mtim), nanoseconds(info->st_ctim)}};
+}
+
 static int map_file(gguf_file *file, const char *path, llm_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) return fail(file, err, "cannot open: %s", strerror(errno));
@@ -452,6 +463,7 @@ static int map_file(gguf_file *file, const char *path, llm_error *err) {
             file->data = data;
             file->bytes = (size_t)info.st_size;
             file->mapped = true;
+            file->identity = identity_of(&info);
             result = 0;
         }
     }
@@ -514,6 +526,15 @@ const void *gguf_data(const gguf_file *file, size_t *bytes) {
     return file->data;
 }
 
+gguf_identity gguf_identify(const gguf_file *file) { return file->identity; }
+
+bool gguf_is_unchanged(const gguf_file *file) {
+    struct stat info;
+    if (!file->mapped || stat(file->name, &info) != 0) return false;
+    const gguf_identity now = identity_of(&info);
+    return memcmp(&now, &file->identity, sizeof now) == 0;
+}
+
 void gguf_release(const gguf_file *file, const void *data, size_t bytes) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)data;
     const uintptr_t start = (uintptr_t)file->data;
@@ -538,8 +559,16 @@ const gguf_value *gguf_find(const gguf_file *file, const char *key) {
     return i < 0 ? NULL : &file->values[i];
 }
 
-void gguf_hash(const gguf_file *file, uint64_t hash[2]) {
-    XXH128_hash_t h = XXH3_128bits(file->data, file->bytes);
+bool gguf_hash(const gguf_file *file, const volatile int *stop, uint64_t hash[2]) {
+    XXH3_state_t state;
+    XXH3_128bits_reset(&state);
+    for (size_t at = 0; at < file->bytes; at += HASH_STEP) {
+        if (stop && *stop) return false;
+        const size_t left = file->bytes - at;
+        XXH3_128bits_update(&state, file->data + at, left < HASH_STEP ? left : HASH_STEP);
+    }
+    XXH128_hash_t h = XXH3_128bits_digest(&state);
     hash[0] = h.low64;
     hash[1] = h.high64;
+    return true;
 }

@@ -62,6 +62,15 @@ const char *gguf_name(const gguf_file *file); /* the path, as given */
 int gguf_version(const gguf_file *file);
 const void *gguf_data(const gguf_file *file, size_t *bytes); /* the whole file */
 
+/* Which file it is, and as of when. All 0: none, memory. */
+typedef struct gguf_identity {
+    uint64_t device, inode, bytes;
+    int64_t changed_ns[2]; /* its content (mtime) and whatever else of it (ctime) */
+} gguf_identity;
+gguf_identity gguf_identify(const gguf_file *file);
+/* Whether the file at the path still is the same, as far as the system knows. */
+bool gguf_is_unchanged(const gguf_file *file);
+
 /* Gives back the memory that a part of the mapping was read into; it is read again when it is
  * touched. Does nothing to what lies elsewhere. */
 void gguf_release(const gguf_file *file, const void *data, size_t bytes);
@@ -107,7 +116,8 @@ const char *gguf_type_name(gguf_type type);
  * `s = gguf_next_string(&at)`. */
 gguf_string gguf_next_string(const char **at);
 
-/* A hash of the whole file's content, for save files. Reads all of it. */
-void gguf_hash(const gguf_file *file, uint64_t hash[2]);
+/* A hash of the whole file's content. Reads all of it; false: *stop (may be NULL) became non-zero.
+ */
+bool gguf_hash(const gguf_file *file, const volatile int *stop, uint64_t hash[2]);
 
 #endif

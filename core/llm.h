@@ -96,6 +96,10 @@ typedef struct llm_options {
     int64_t piece;      /* ids a prefill piece feeds at once; 0: 256 */
     const int32_t *eog; /* replaces the file's end-of-generation ids if n_eog ≥ 0 */
     int64_t n_eog;      /* -1: the file's */
+    /* Where weights made ready for the device are kept for the next start: a folder, "off", or
+     * NULL: what the environment's LLMLUA_WEIGHT_CACHE says in these words, else the user's cache
+     * folder. Nothing fails for it. */
+    const char *weight_cache;
     llm_watch watch;
 } llm_options;
 
@@ -123,6 +127,18 @@ const llm_model_info *llm_model_get_info(const llm_model *);
 llm_device *llm_model_device(const llm_model *);
 /* Of the file's whole content; computed at the first call. */
 void llm_model_hash(llm_model *, uint64_t hash[2]);
+/* What a model takes. Waits until its weights are kept, if they are to be. */
+typedef struct llm_memory {
+    int64_t packed_bytes;  /* weights that the device made ready */
+    int64_t mapped_bytes;  /* weights that are read where the file is mapped */
+    int64_t scratch_bytes; /* activations of a pass */
+    int64_t pages_used,
+        pages_most;           /* of llm_model_info.page_bytes each; most: at any time so far */
+    const char *weights_from; /* "file", "image" (kept by an earlier start) */
+    double hash_s, weights_s; /* hashing the file; all else until the weights were ready */
+    const char *note;         /* why weights were not kept, or NULL; as long as the model */
+} llm_memory;
+void llm_model_memory(llm_model *, llm_memory *out);
 bool llm_model_is_eog(const llm_model *, int32_t id);
 /* Hyper-parameters, sizes and the plan, as text. */
 int llm_model_describe(const llm_model *, llm_bytes *out, llm_error *err);

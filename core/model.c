@@ -127,6 +127,7 @@ static int open_cache(llm_model *m, const llm_options *o, llm_error *err) {
     m->info.kv = kv_names[shape.type];
     int code =
         backend->work_open(m->device->kern, &m->plan, m->pages.kern, (int32_t)m->piece, &m->work);
+    if (code == KERN_OK) m->memory.scratch_bytes = (int64_t)backend->work_bytes(m->work);
     return device_check(m->device, code, "the buffers of a forward pass", err);
 }
 
@@ -175,7 +176,7 @@ static int load(llm_model *m, const llm_options *o, llm_error *err) {
     if (!m->tokenizer) return -1;
     info->vocab_size = m->shape.vocab_size;
     if (check_vocabulary(m, err) || take_eog(m, o, err) || choose_limits(m, o, err) ||
-        take_texts(m, err) || model_bind_weights(m, err) || open_cache(m, o, err))
+        take_texts(m, err) || model_bind_weights(m, o->weight_cache, err) || open_cache(m, o, err))
         return -1;
     info->arch = m->arch_name;
     info->name = m->name;
@@ -236,7 +237,7 @@ void llm_model_close(llm_model *m) {
     passes_close(m->passes);
     if (m->work) backend->work_close(m->device->kern, m->work);
     pages_close(&m->pages);
-    backend->unbind(m->device->kern, m->store);
+    model_unbind_weights(m);
     for (int32_t i = 0; i < m->n_weights; i++) {
         kern_free(m->weights[i].owned);
         if (!m->weights[i].slice) kern_free((char *)m->weights[i].name);
@@ -283,7 +284,7 @@ void llm_model_pages(const llm_model *m, int64_t *n_free, int64_t *n_pages) {
 }
 
 const uint64_t *model_hash(llm_model *m) {
-    if (!m->hash[0] && !m->hash[1]) gguf_hash(m->file, m->hash);
+    if (!m->hash[0] && !m->hash[1]) gguf_hash(m->file, NULL, m->hash);
     return m->hash;
 }
 

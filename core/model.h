@@ -3,6 +3,7 @@
 #define LLM_CORE_MODEL_H
 
 #include "arch.h"
+#include "image.h"
 #include "pages.h"
 #include "tokenizer.h"
 
@@ -14,7 +15,9 @@ struct llm_model {
     arch_shape shape;
     kern_weight *weights;
     int32_t n_weights;
-    kern_store *store; /* what the backend made of them */
+    kern_store *store; /* what the backend made of them; */
+    image *image;      /* where that is kept; NULL: nowhere */
+    llm_memory memory; /* what was made, and how */
     plan plan;
     plan_rope **ropes;
     int32_t n_ropes;
@@ -40,8 +43,9 @@ llm_model *model_retain(llm_model *);
 /* The content's hash, computed at the first call (reads the whole file). */
 const uint64_t *model_hash(llm_model *);
 
-/* Has the backend make the weights ready (weights.c). */
-int model_bind_weights(llm_model *, llm_error *err);
+/* Has the backend make the weights ready; gives them back (weights.c). */
+int model_bind_weights(llm_model *, const char *weight_cache, llm_error *err);
+void model_unbind_weights(llm_model *);
 
 /* Checks that ids lie in the vocabulary. */
 int model_check_ids(const llm_model *, const int32_t *ids, size_t n, llm_error *err);

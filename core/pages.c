@@ -34,6 +34,7 @@ void pages_close(page_pool *pool) {
 /* A page begins or ends to be held by caches. */
 static void count_used(page_pool *pool, int32_t n) {
     pool->n_used += n;
+    if (pool->n_used > pool->n_most) pool->n_most = pool->n_used;
     pool->device->pages_used += n;
 }
 

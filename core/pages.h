@@ -10,9 +10,9 @@ typedef struct page_pool {
     llm_device *device; /* borrowed */
     kern_pages *kern;
     kern_kv_shape shape;
-    int32_t n_pages, n_used; /* used: by a cache */
-    int32_t *references;     /* caches that hold it, and its entry in the store; 0: free */
-    int32_t *free;           /* stack of free page numbers */
+    int32_t n_pages, n_used, n_most; /* used: by a cache; the most of them so far */
+    int32_t *references;             /* caches that hold it, and its entry in the store; 0: free */
+    int32_t *free;                   /* stack of free page numbers */
     int32_t n_free;
     prefix_store *store;  /* NULL: prefixes are not shared */
     uint64_t last_serial; /* of the store that was dropped */

@@ -1,6 +1,7 @@
-/* weights.c: how the weights of a model come from its file to the backend. */
-#include "device.h"
+/* weights.c: how the weights of a model come from its file, or an image, to the backend. */
 #include "model.h"
+
+#include <string.h>
 
 static int64_t bytes_of(const kern_weight *w) {
     return (int64_t)kern_format_bytes(w->format, w->n_rows * w->n_columns);
@@ -24,6 +25,16 @@ static void count_weights(llm_model *m) {
     }
 }
 
+/* Of tables that are looked up only, where the backend packs; of all, where it does not. */
+static int64_t mapped_bytes(const llm_model *m, bool packs) {
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < m->n_weights; i++) {
+        const kern_weight *w = &m->weights[i];
+        if (!w->slice && !w->owned && !(packs && w->product)) bytes += bytes_of(w);
+    }
+    return bytes;
+}
+
 static void tell_progress(void *data, int64_t done, int64_t total) {
     const llm_watch *watch = &((const llm_model *)data)->watch;
     if (watch->progress) watch->progress(watch->data, "loading", done, total);
@@ -33,16 +44,44 @@ static void release(void *data, const kern_weight *w) {
     gguf_release(((const llm_model *)data)->file, w->data, (size_t)bytes_of(w));
 }
 
-int model_bind_weights(llm_model *m, llm_error *err) {
+static void take_stock(llm_model *m, const kern_binding *binding, double seconds) {
+    m->memory.packed_bytes = (int64_t)binding->bytes;
+    m->memory.mapped_bytes = mapped_bytes(m, binding->bytes > 0);
+    m->memory.weights_from = binding->from_image ? "image" : "file";
+    m->memory.hash_s = image_hash_s(m->image);
+    m->memory.weights_s = seconds - m->memory.hash_s;
+    const uint64_t *hash = image_hash(m->image);
+    if (hash) memcpy(m->hash, hash, sizeof m->hash);
+}
+
+int model_bind_weights(llm_model *m, const char *weight_cache, llm_error *err) {
+    const double started = device_clock();
     count_weights(m);
+    m->image = image_open(m->file, weight_cache, m->watch.stop);
     kern_binding binding = {.weights = m->weights,
                             .n_weights = m->n_weights,
                             .stop = m->watch.stop,
                             .progress = tell_progress,
                             .spent = release,
-                            .data = m};
+                            .data = m,
+                            .image = image_calls(m->image)};
     int code = m->device->backend->bind(m->device->kern, &binding, &m->store);
+    image_settle(m->image);
+    take_stock(m, &binding, device_clock() - started);
     if (code == KERN_INTERRUPTED)
         return llm_fail(err, LLM_INTERRUPTED, "interrupted while loading %s", m->path);
     return device_check(m->device, code, "the weights", err);
+}
+
+void model_unbind_weights(llm_model *m) {
+    image_close(m->image); /* its thread reads what the backend made */
+    m->device->backend->unbind(m->device->kern, m->store);
+}
+
+void llm_model_memory(llm_model *m, llm_memory *out) {
+    image_finish(m->image, false);
+    *out = m->memory;
+    out->note = image_note(m->image);
+    out->pages_used = m->pages.n_used;
+    out->pages_most = m->pages.n_most;
 }

@@ -80,8 +80,23 @@ typedef struct kern_stats {
     uint64_t launches, syncs, bytes_up, bytes_down;
 } kern_stats;
 
-/* All weights of a model, to be made ready for runs. What fields say of threads: a backend may call
- * from any thread of its own, but only until bind returns. */
+/* Where a backend may find, and leave, what it makes of a model's weights: bytes that whoever keeps
+ * them knows nothing of. Any failure means that they have to be made. */
+typedef struct kern_image {
+    void *data; /* of the calls */
+    /* Whether an image of the same weights is there that was made by this layout (a hash of all
+     * that decides what lies where) and has this size. */
+    bool (*open)(void *data, uint64_t layout, size_t bytes);
+    /* Reads bytes from offset on (a multiple of KERN_IMAGE_PIECE; as many, or up to the end), any
+     * number of threads at once. false: they cannot be read or are not what was kept. */
+    bool (*read)(void *data, size_t offset, void *to, size_t bytes);
+    /* Takes what open asked for; it stays as it is until unbind. */
+    void (*keep)(void *data, const void *from);
+} kern_image;
+
+#define KERN_IMAGE_PIECE ((size_t)256 << 10)
+
+/* All weights of a model, to be made ready for runs. */
 typedef struct kern_binding {
     kern_weight *weights; /* stay until unbind; tensors that share data are one weight */
     int32_t n_weights;
@@ -91,8 +106,10 @@ typedef struct kern_binding {
     /* NULL, or is told that the weight's data has been read and is only needed again where rows are
      * looked up: memory it was read into may go; on any thread */
     void (*spent)(void *data, const kern_weight *);
-    void *data;   /* of the calls */
-    size_t bytes; /* out: memory taken for what was made; 0: weights are read where they are */
+    void *data;              /* of the calls */
+    const kern_image *image; /* or NULL */
+    size_t bytes;    /* out: memory taken for what was made; 0: weights are read where they are */
+    bool from_image; /* out */
 } kern_binding;
 
 /* Which numbers a random draw uses: see noise.h. */

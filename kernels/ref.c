@@ -273,6 +273,7 @@ static int bind(kern_device *device, kern_binding *binding, kern_store **out) {
     (void)device;
     for (int32_t i = 0; i < binding->n_weights; i++) binding->weights[i].bound = NULL;
     binding->bytes = 0;
+    binding->from_image = false;
     *out = NULL;
     return KERN_OK;
 }

@@ -15,7 +15,8 @@ static int model_gc(lua_State *L) {
 
 static int model_close(lua_State *L) {
     const model_handle *h = bind_class_check(L, 1, CLASS_MODEL, "self");
-    if (h->n_held > 0) bind_error_raise(L, LLM_MISUSE, "the model serves jobs: it cannot be closed");
+    if (h->n_held > 0)
+        bind_error_raise(L, LLM_MISUSE, "the model serves jobs: it cannot be closed");
     return model_gc(L);
 }
 
@@ -93,8 +94,8 @@ static const char *load_string(lua_State *L, const char *name, const char *other
 }
 
 static void load_read_options(lua_State *L, load_request *r) {
-    static const char *const known[] = {"device",   "threads", "ctx", "kv", "pages",
-                                        "max_rows", "piece",   "eog", NULL};
+    static const char *const known[] = {"device",   "threads", "ctx", "kv",           "pages",
+                                        "max_rows", "piece",   "eog", "weight_cache", NULL};
     bind_check_options(L, 2, known);
     r->device = load_string(L, "device", "auto");
     r->n_threads = (int)load_integer(L, "threads", 0, 4096);
@@ -103,6 +104,7 @@ static void load_read_options(lua_State *L, load_request *r) {
     r->options.n_pages = load_integer(L, "pages", 1, INT32_MAX);
     r->options.max_rows = load_integer(L, "max_rows", 1, INT32_MAX);
     r->options.piece = load_integer(L, "piece", 1, INT32_MAX);
+    r->options.weight_cache = load_string(L, "weight_cache", NULL);
     r->options.n_eog = -1;
     if (bind_check_option(L, 2,
                           "eog")) { /* list and buffer stay on the stack until the load is over */
@@ -231,6 +233,36 @@ static int model_describe(lua_State *L) {
     return answer_push_bytes(L, a);
 }
 
+static void set_integer(lua_State *L, const char *name, int64_t n) {
+    lua_pushinteger(L, n);
+    lua_setfield(L, -2, name);
+}
+
+static void set_seconds(lua_State *L, const char *name, double seconds) {
+    lua_pushnumber(L, seconds);
+    lua_setfield(L, -2, name);
+}
+
+/* model:memory() → what it takes, as a table */
+static int model_memory(lua_State *L) {
+    llm_memory memory;
+    const model_handle *h = bind_model_check(L, 1, "self");
+    llm_model_memory(bind_model_live(L, h), &memory);
+    lua_createtable(L, 0, 9);
+    set_integer(L, "packed_bytes", memory.packed_bytes);
+    set_integer(L, "mapped_bytes", memory.mapped_bytes);
+    set_integer(L, "scratch_bytes", memory.scratch_bytes);
+    set_integer(L, "pages_used", memory.pages_used);
+    set_integer(L, "pages_most", memory.pages_most);
+    set_seconds(L, "hash_s", memory.hash_s);
+    set_seconds(L, "weights_s", memory.weights_s);
+    lua_pushstring(L, memory.weights_from);
+    lua_setfield(L, -2, "weights_from");
+    lua_pushstring(L, memory.note); /* NULL: nil */
+    lua_setfield(L, -2, "note");
+    return 1;
+}
+
 /* ---- caches ---- */
 
 static int model_cache(lua_State *L) {
@@ -351,6 +383,7 @@ static const luaL_Reg model_methods[] = {{"cache", model_cache},
                                          {"describe", model_describe},
                                          {"encode", model_encode},
                                          {"is_eog", model_is_eog},
+                                         {"memory", model_memory},
                                          {"prefix_mask", model_prefix_mask},
                                          {"restore", model_restore},
                                          {"token", model_token},

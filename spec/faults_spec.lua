@@ -100,6 +100,22 @@ describe("an allocation that fails", function()
     end)
   end
 
+  it("while weights are kept or read again fails the load or nothing", function()
+    local path = h.data .. "models/llama-q4_1.gguf"
+    local folder = h.scratch "weights"
+    for _, kept in ipairs {false, true} do
+      each_failure(function()
+        if not kept then os.execute(("rm -rf '%s'"):format(folder)) end
+        local opts = {device = "cpu", threads = 1, pages = 4, weight_cache = folder}
+        local model, message = llm.load(path, opts)
+        assert(model or message:find "memory", message)
+        if model then model:close() end
+      end)
+    end
+    local model <close> = assert(llm.load(path, {device = "cpu", weight_cache = folder}))
+    assert.equal("image", model:memory().weights_from)
+  end)
+
   for _, device in ipairs {"ref", "cpu"} do
     it("in forward, fork, score and choices on " .. device .. " leaves the handles", function()
       local model <close> = h.tiny("llama-q4_1", {device = device, pages = 8})

@@ -82,8 +82,13 @@ local function stress(value)
   methods.stressed = true
 end
 
+-- Specs leave the user's cache folder alone.
+local keeps = os.getenv "LLMLUA_WEIGHT_CACHE"
+
 function M.load(path, opts)
-  local model, message = llm.load(path, opts)
+  local options = {weight_cache = not keeps and "off" or nil}
+  for key, value in pairs(opts or {}) do options[key] = value end
+  local model, message = llm.load(path, options)
   if model and os.getenv "LLMLUA_SPEC_GC" then
     stress(model)
     local kv <close> = model:cache()
@@ -134,7 +139,9 @@ function M.run(arguments, input)
   local out, err = M.scratch "stdout", M.scratch "stderr"
   local from = "/dev/null"
   if input then from = M.write(M.scratch "stdin", input) end
-  local command = ("%s %s <'%s' >'%s' 2>'%s'"):format(M.program, arguments, from, out, err)
+  local variables = keeps and "" or "LLMLUA_WEIGHT_CACHE=off "
+  local command = ("%s%s %s <'%s' >'%s' 2>'%s'"):format(variables, M.program, arguments, from, out,
+    err)
   local _, how, code = os.execute(command)
   if how == "signal" then code = 128 + code end
   return read(out), read(err), code

@@ -1,9 +1,11 @@
 /* store.c: owns the memory of bound weights. Matrices lie in the order of the list of weights, each
- * at a cache line; the threads of the device pack them a few strips at a time. */
+ * at a cache line; the threads of the device pack them a few strips at a time, or read them from an
+ * image that an earlier start left. */
 #include "store.h"
 #include "../memory.h"
 #include "pack.h"
 #include <stdatomic.h>
+#include <string.h>
 
 enum { UNIT_BYTES = 128 << 10 }; /* of strips that a thread packs at once, about */
 
@@ -131,6 +133,91 @@ static int pack_all(kern_device *device, kern_store *s, const kern_binding *bind
     return KERN_OK;
 }
 
+/* ---- the image ---- */
+
+static uint64_t mix(uint64_t hash, const void *data, size_t bytes) { /* FNV-1a */
+    const unsigned char *p = data;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ p[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* What packing makes of a fixed sample in the format: changes with the layout of its strips. */
+static uint64_t mix_sample(uint64_t hash, const kern_format *format) {
+    enum { COLUMNS = 512, ROWS = CPU_STRIP + 1 };
+    unsigned char rows[ROWS * COLUMNS * 4];
+    _Alignas(64) unsigned char strips[2 * CPU_STRIP * COLUMNS * 4];
+    const kern_weight sample = {
+        .format = format, .data = rows, .n_rows = ROWS, .n_columns = COLUMNS};
+    for (size_t i = 0; i < sizeof rows; i++) rows[i] = (unsigned char)(i * 0x9e3779b1u >> 13);
+    cpu_pack(&sample, 0, 2, strips);
+    return mix(hash, strips, 2 * cpu_strip_bytes(format, COLUMNS));
+}
+
+/* A hash of all that decides what lies where: which parts of the file, in which order, packed how.
+ */
+static uint64_t layout_of(const kern_store *s) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    const char *start = NULL;
+    for (int32_t i = 0; i < s->n_matrices; i++) {
+        const kern_weight *w = s->matrices[i].w;
+        if (!w->owned && (!start || (const char *)w->data < start)) start = w->data;
+    }
+    for (int32_t i = 0; i < s->n_matrices; i++) {
+        const kern_weight *w = s->matrices[i].w;
+        const int64_t at = w->owned ? -1 : (const char *)w->data - start;
+        const int64_t shape[] = {at, w->format->id, w->n_rows, w->n_columns};
+        hash = mix(mix(hash, shape, sizeof shape), w->name, strlen(w->name));
+    }
+    for (const kern_format *f = kern_formats; f->name; f++) {
+        int32_t i = 0;
+        while (i < s->n_matrices && s->matrices[i].w->format != f) i++;
+        if (i < s->n_matrices) hash = mix_sample(hash, f);
+    }
+    return hash;
+}
+
+typedef struct reading {
+    kern_pool *pool;
+    const kern_store *store;
+    const kern_binding *binding;
+    atomic_llong n_bytes;
+    atomic_bool failed;
+} reading;
+
+static void read_thread(void *data, int i_thread, int n_threads) {
+    (void)n_threads;
+    reading *r = data;
+    const kern_binding *b = r->binding;
+    const size_t total = r->store->strip_bytes;
+    const int64_t n = (int64_t)((total + KERN_IMAGE_PIECE - 1) / KERN_IMAGE_PIECE);
+    int64_t i;
+    while (!stopped(b) && !r->failed && (i = kern_pool_next(r->pool, n)) >= 0) {
+        const size_t at = (size_t)i * KERN_IMAGE_PIECE;
+        const size_t bytes = total - at < KERN_IMAGE_PIECE ? total - at : KERN_IMAGE_PIECE;
+        if (!b->image->read(b->image->data, at, r->store->strips + at, bytes)) r->failed = true;
+        const int64_t done = atomic_fetch_add(&r->n_bytes, (int64_t)bytes) + (int64_t)bytes;
+        if (i_thread == 0 && b->progress) b->progress(b->data, done, (int64_t)total);
+    }
+}
+
+/* Whether the strips could be had from an image. */
+static int read_all(kern_device *device, kern_store *s, const kern_binding *binding) {
+    const kern_image *image = binding->image;
+    if (!image || !image->open(image->data, layout_of(s), s->strip_bytes)) return 0;
+    reading r = {.pool = device->pool, .store = s, .binding = binding};
+    kern_pool_run(device->pool, read_thread, &r);
+    return !r.failed && r.n_bytes == (int64_t)s->strip_bytes;
+}
+
+/* Strips from the image or from the file. */
+static int fill(kern_device *device, kern_store *s, kern_binding *binding) {
+    binding->from_image = read_all(device, s, binding);
+    if (binding->from_image) return KERN_OK;
+    const int code = stopped(binding) ? KERN_INTERRUPTED : pack_all(device, s, binding);
+    if (!code && binding->image) binding->image->keep(binding->image->data, s->strips);
+    return code;
+}
+
 /* ---- open and close ---- */
 
 static void set_bound(kern_store *s) {
@@ -159,7 +246,7 @@ int cpu_store_open(kern_device *device, kern_binding *binding, kern_store **out)
     s->n_weights = binding->n_weights;
     int code = measure(device, s);
     if (!code) code = allocate(device, s);
-    if (!code) code = pack_all(device, s, binding);
+    if (!code) code = fill(device, s, binding);
     if (code) {
         cpu_store_close(device, s);
         return code;

@@ -60,6 +60,9 @@ local common = {
     help = "memory for keys and values, in pages of 32 positions"}),
   option("engine", "max_rows", nil, {type = "integer", default = 1024, min = 1,
     help = "rows of logits one pass may be asked for"}),
+  option("engine", "weight_cache", nil, {type = "string", arg = "FOLDER",
+    help = "where weights made ready are kept for the next start; off: nowhere (default: "
+      .. "LLMLUA_WEIGHT_CACHE, else llmlua/weights in the user's cache folder)"}),
 
   option("batch", "prompts", nil, {type = "string", arg = "FILE",
     help = "a prompt a line: JSON objects or plain text (- is standard input)"}),

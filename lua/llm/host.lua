@@ -9,6 +9,7 @@ local jobs = require "llm.jobs"
 local loading = require "llm.loading"
 local options = require "llm.options"
 local prompt = require "llm.prompt"
+local report = require "llm.report"
 local scripts = require "llm.scripts"
 local single = require "llm.single"
 local sys = require "llm.sys"
@@ -70,6 +71,7 @@ local function run_tool(tool, opt, given, specs)
   local ok, status, traceback = guarded(tool.main, model, opt)
   sys.progress(false)
   single.is_json_out = single.is_json_out or ok
+  if ok and model and opt.verbose then io.stderr:write(report.memory(model), "\n") end
   if ok then return math.tointeger(status) or ending.OK end
   local partial = not ending.is_exit(status) and rawget(opt, "partial")
   if partial then

@@ -242,6 +242,7 @@ local function finish(run, finished, message)
       ending.say("warning: this strategy does not use the sampler chain (%s)", run.chain_text)
     end
   end
+  if opt.verbose then io.stderr:write(report.memory(run.model), "\n") end
   if run.n_failed == 0 then return ending.OK end
   ending.exit(ending.SOME_FAILED, "%d of %d jobs failed", run.n_failed, progress.n_done)
 end

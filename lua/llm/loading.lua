@@ -10,7 +10,8 @@ local function load_opts(opt)
   local eog = opt.eog
   if opt.ignore_eog then eog = {} end
   return {device = opt.device, threads = opt.threads, ctx = opt.ctx, kv = opt.kv,
-    pages = opt.pages, max_rows = opt.max_rows, eog = eog}
+    pages = opt.pages, max_rows = opt.max_rows, eog = eog,
+    weight_cache = opt.weight_cache}
 end
 
 local function load_model(path, opt)

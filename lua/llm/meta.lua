@@ -24,6 +24,8 @@ local llm = {}
 ---@field max_rows? integer rows of logits or hidden states that one call may ask for. Default: 1024
 ---@field piece? integer ids that a prefill feeds at once. Default: 256
 ---@field eog? llm.Ids replaces the file's end-of-generation ids
+---@field weight_cache? string folder where weights made ready for the device are kept for the next
+---start, or "off". Default: LLMLUA_WEIGHT_CACHE, else llmlua/weights in the user's cache folder
 
 ---Loads a GGUF file; without a path the built-in model. Raises for bad options only.
 ---@param path? string
@@ -174,6 +176,21 @@ function Model:is_eog(id) end
 ---Hyper-parameters, sizes and the plan, as text of several lines.
 ---@return string
 function Model:describe() end
+
+---@class llm.Memory
+---@field packed_bytes integer weights that the device made ready for itself
+---@field mapped_bytes integer weights that are read where the file is mapped
+---@field scratch_bytes integer activations of a pass
+---@field pages_used integer cache pages in use now, of `page_bytes` each
+---@field pages_most integer the most of them at any time
+---@field hash_s number seconds that hashing the file took
+---@field weights_s number seconds until the weights were ready, but for the hash
+---@field weights_from "file" | "image" image: as an earlier start kept them
+---@field note string? why the weights were not kept for the next start
+
+---What the model takes and how its weights came. Waits until they are kept, if they are to be.
+---@return llm.Memory
+function Model:memory() end
 
 ---An empty cache. Raises cache_full when there is no memory for one.
 ---@return llm.Cache

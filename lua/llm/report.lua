@@ -29,6 +29,26 @@ function report.figures(result)
   return table.concat(parts, ", ")
 end
 
+local function megabytes(n)
+  return ("%.1f MB"):format(n / 1e6)
+end
+
+-- What the model took, for --verbose. result: of the one text that was made; nil: none or many.
+function report.memory(model, result)
+  local m = model:memory()
+  local lines = {
+    ("memory: weights %s packed, %s mapped; KV at most %d of %d pages used, %s each (%s); "
+      .. "scratch %s"):format(megabytes(m.packed_bytes), megabytes(m.mapped_bytes), m.pages_most,
+        model.n_pages, megabytes(model.page_bytes), model.kv, megabytes(m.scratch_bytes)),
+    ("load: hash %.3f s, weights from %s %.3f s, all %.3f s")
+      :format(m.hash_s, m.weights_from, m.weights_s, model.load_s),
+  }
+  local first = result and result.timings.ttft_s
+  if known(first) then lines[2] = ("%s, first token after %.3f s"):format(lines[2], first) end
+  if m.note then lines[3] = "weight cache: " .. m.note end
+  return table.concat(lines, "\n")
+end
+
 -- What hears from each sampler (chain.build's tell) with --explain, and writes a line each:
 -- "step 3: top_p kept 37 of 49152, mass 0.9004". what: text before it, of one of many prompts.
 function report.explainer(what)

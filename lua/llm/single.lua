@@ -52,6 +52,7 @@ local function finish(work, result, opt, n_late)
       io.stderr:write("llmlua: ", report.figures(result), "\n")
     end
   end
+  if opt.verbose then io.stderr:write(report.memory(work.model, result), "\n") end
   local wrong = result.error
   if not wrong then return ending.OK end
   if wrong.kind == "interrupted" then ending.exit(ending.INTERRUPTED, "interrupted") end
