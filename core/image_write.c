@@ -44,6 +44,8 @@ static bool ends_with(const char *name, const char *end) {
     return n > n_end && strcmp(name + n - n_end, end) == 0;
 }
 
+static bool is_cancelled(const image *m) { return m->is_cancelled || (m->stop && *m->stop); }
+
 /* ---- room ---- */
 
 typedef struct room {
@@ -111,7 +113,7 @@ static bool write_pieces(image *m, int fd, uint64_t *sums) {
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t at = i * KERN_IMAGE_PIECE;
         const size_t bytes = m->bytes - at < KERN_IMAGE_PIECE ? m->bytes - at : KERN_IMAGE_PIECE;
-        if (m->is_cancelled) return false;
+        if (is_cancelled(m)) return false;
         sums[i] = XXH3_64bits(m->kept + at, bytes);
         if (!image_write_at(fd, m->kept + at, bytes, m->data_at + at)) return false;
         if (i % STEP_PIECES == STEP_PIECES - 1) sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
@@ -146,7 +148,7 @@ static bool write_all(image *m, int fd) {
              settle(m, fd);
     }
     kern_free(sums);
-    return ok && !m->is_cancelled;
+    return ok && !is_cancelled(m);
 }
 
 /* Whether another start has written it meanwhile. */
@@ -171,7 +173,7 @@ static void write_beside(image *m, int folder) {
         return;
     }
     if (ok && renameat(folder, part, folder, m->name) == 0) return;
-    if (!m->is_cancelled) give_up(m, "no image in %s: %s", m->folder, strerror(errno));
+    if (!is_cancelled(m)) give_up(m, "no image in %s: %s", m->folder, strerror(errno));
     if (fd >= 0) unlinkat(folder, part, 0);
 }
 
@@ -187,7 +189,7 @@ static void wait_for_hurry(image *m) {
 void *image_write(void *data) {
     image *m = data;
     wait_for_hurry(m);
-    if (m->is_cancelled) return NULL;
+    if (is_cancelled(m)) return NULL;
     if (!m->is_hurried) setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
     const int folder = image_open_folder(m->folder, true);
     if (folder < 0) {

@@ -1,5 +1,6 @@
 /* memory.c: owns nothing but the countdown of the fault-injection build. */
 #include "memory.h"
+#include "cgroup.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -57,7 +58,32 @@ void *kern_alloc_huge(size_t bytes) {
     return block;
 }
 
-size_t kern_memory_available(void) {
+/* A number of a group's memory.stat. */
+static double stat_of(const char *folder, const char *name) {
+    char path[4300], line[128];
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    FILE *file = fopen(path, "re");
+    if (!file) return 0;
+    const size_t n = strlen(name);
+    double value = 0;
+    while (fgets(line, sizeof line, file))
+        if (strncmp(line, name, n) == 0 && line[n] == ' ') value = strtod(line + n, NULL);
+    fclose(file);
+    return value;
+}
+
+/* What a group's limit leaves: what files take of it goes when it is needed. At least 1. */
+static double folder_memory(const char *folder, bool unified) {
+    double limit[2], used[2];
+    kern_cgroup_read(folder, unified ? "memory.max" : "memory.limit_in_bytes", limit);
+    if (!(limit[0] > 0) || limit[0] > 1e18) return 0;
+    kern_cgroup_read(folder, unified ? "memory.current" : "memory.usage_in_bytes", used);
+    used[0] -= stat_of(folder, unified ? "inactive_file" : "total_inactive_file") +
+               stat_of(folder, unified ? "active_file" : "total_active_file");
+    return limit[0] > used[0] + 1 ? limit[0] - used[0] : 1;
+}
+
+static size_t system_memory(void) {
     FILE *file = fopen("/proc/meminfo", "re");
     if (!file) return SIZE_MAX;
     char line[128];
@@ -68,6 +94,12 @@ size_t kern_memory_available(void) {
     }
     fclose(file);
     return available ? (size_t)(available + swap) << 10 : SIZE_MAX;
+}
+
+size_t kern_memory_available(void) {
+    const size_t available = system_memory();
+    const double granted = kern_cgroup_least("memory", folder_memory);
+    return granted > 0 && granted < (double)available ? (size_t)granted : available;
 }
 
 void kern_free_aligned(void *block) { free(block); }

@@ -93,6 +93,34 @@ describe("weights made ready", function()
   end)
 
   local can_mount = os.execute "unshare -rm true 2>/dev/null"
+  ;(can_mount and it or pending)("that a container's limit has no room for fail with both numbers",
+    function()
+      local script = h.write(h.scratch "limit.sh", [[
+        mount -t tmpfs tmpfs /sys/fs/cgroup && mkdir /sys/fs/cgroup/memory || exit 9
+        cd /sys/fs/cgroup
+        echo $1 >memory.max && echo 30000 >memory.current && echo "inactive_file 5000" >memory.stat
+        cd memory
+        echo $1 >memory.limit_in_bytes && echo 30000 >memory.usage_in_bytes
+        echo "total_inactive_file 5000" >memory.stat
+      ]])
+      local pipe = assert(io.popen "pwd")
+      local here = pipe:read "l"
+      pipe:close()
+      local function run(limit)
+        local command = "unshare -rm sh -c 'set -- %d; . \"%s\"; cd \"%s\"; %s greedy -m %s "
+          .. "-p the -n 1' >'%s' 2>&1"
+        local words = h.scratch "words"
+        local _, _, code = os.execute(command:format(limit, script, here, h.program, path, words))
+        return code, h.read(words)
+      end
+      local code, words = run(60000)
+      assert.equal(1, code, words)
+      assert(words:find "the weights: out of memory: %d%d%d%d%d+ bytes asked, 35000 are available",
+        words)
+      code, words = run(6000000)
+      assert.equal(0, code, words)
+    end)
+
   ;(can_mount and it or pending)("are not kept on a full disk", function()
     local folder = fresh "disk"
     sh("mkdir '%s'", folder)

@@ -193,12 +193,15 @@ void cpu_pack(const kern_weight *w, int64_t first, int64_t end, unsigned char *t
     const int64_t k = w->n_columns;
     const size_t row_bytes = kern_format_bytes(w->format, k);
     const size_t strip_bytes = cpu_strip_bytes(w->format, k);
-    const size_t head_bytes = packed_is_float(w->format->id) ? 0 : packed_scales(w->format->id, k);
+    const int is_float = packed_is_float(w->format->id);
+    const size_t head_bytes = is_float ? 0 : packed_scales(w->format->id, k);
+    const size_t tail_bytes = is_float ? strip_bytes - CPU_STRIP * row_bytes : 0;
     for (int64_t strip = first; strip < end; strip++, to += strip_bytes) {
         const int64_t row = strip * CPU_STRIP;
         const int n = w->n_rows - row < CPU_STRIP ? (int)(w->n_rows - row) : CPU_STRIP;
-        /* rows that are not there, or what lies between scales and numbers */
+        /* rows that are not there, or what lies between scales and numbers or after the last */
         memset(to, 0, n < CPU_STRIP ? strip_bytes : head_bytes);
+        memset(to + strip_bytes - tail_bytes, 0, tail_bytes);
         for (int r = 0; r < n; r++)
             pack_any(w->format->id, (const uint8_t *)w->data + (size_t)(row + r) * row_bytes, k, r,
                      to);

@@ -219,6 +219,26 @@ static void test_image(void) {
     fixture_close(f);
 }
 
+/* What was in the memory before does not show: strips are kept in files. */
+static void test_whole(void) {
+    for (const kern_format *f = kern_formats; f->name; f++) {
+        const int64_t k = f->block_size == 1 ? 33 : 3 * f->block_size;
+        const size_t bytes = 3 * cpu_strip_bytes(f, k);
+        unsigned char *rows = calloc(35, kern_format_bytes(f, k));
+        unsigned char *a = kern_alloc_aligned(64, bytes), *b = kern_alloc_aligned(64, bytes);
+        if (!rows || !a || !b) abort();
+        const kern_weight w = {.format = f, .data = rows, .n_rows = 35, .n_columns = k};
+        memset(a, 0x55, bytes);
+        memset(b, 0xaa, bytes);
+        cpu_pack(&w, 0, 3, a);
+        cpu_pack(&w, 0, 3, b);
+        CHECK(memcmp(a, b, bytes) == 0, "%s: bytes that are not written", f->name);
+        free(rows);
+        kern_free_aligned(a);
+        kern_free_aligned(b);
+    }
+}
+
 static void test_ref(void) {
     fixture *f = fixture_open(&kern_ref, 1);
     kern_binding b;
@@ -235,6 +255,7 @@ int main(void) {
     test_interrupted();
     test_memory();
     test_image();
+    test_whole();
     test_ref();
     return check_end();
 }
