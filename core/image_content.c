@@ -90,6 +90,9 @@ bool image_find_hash(image *m) {
     if (!m->is_hashed) {
         m->is_hashed = gguf_hash(m->file, m->stop, m->hash);
         if (m->is_hashed) remember(m, &identity);
+        size_t bytes;
+        const void *data = gguf_data(m->file, &bytes);
+        gguf_release(m->file, data, bytes); /* else it were there twice while it is packed */
     }
     m->hash_s = device_clock() - started;
     return m->is_hashed;
