@@ -51,17 +51,19 @@ static inline int32_t *host_i32(kern_tensor t) {
     return (int32_t *)(void *)((char *)t.buffer->data + t.offset);
 }
 
-/* Pages. Layout of a page: layer after layer; in a layer all keys, then all values; keys are
- * [n_heads_kv][32 positions][head_dim_k], values [n_heads_kv][32][head_dim_v], in the KV type
- * (q8_0: a row of head_dim values is head_dim / 32 blocks of an f16 scale and 32 int8). 64-byte
- * aligned. */
+/* Pages. Layout of a page: layer after layer; in a layer all keys, then all values; 64-byte
+ * aligned. Keys are transposed, [n_heads_kv][head_dim_k][32 positions]: a number of a query meets
+ * 32 positions at once. Values are [n_heads_kv][32 positions][head_dim_v], rows rounded up to 16
+ * numbers. In the KV type; q8_0: for each 32 numbers of a key the f16 scales of 32 positions, then
+ * int8 [32][32 positions]; a value is head_dim / 32 blocks of an f16 scale and 32 int8. */
 struct kern_pages {
     kern_kv_shape shape;
     int32_t n_pages;
     size_t page_bytes, layer_bytes;        /* layer_bytes: keys and values of a layer in a page */
-    size_t key_row_bytes, value_row_bytes; /* one head of one position */
+    size_t key_row_bytes, value_row_bytes; /* one head of one position, in a page */
     unsigned char **pages;                 /* NULL until reserved */
 };
+/* A row of head_dim numbers as in files. 32 numbers are whole rows in all types. */
 size_t host_kv_row_bytes(kern_kv type, int32_t head_dim);
 static inline unsigned char *host_keys(const struct kern_pages *p, int32_t page, int32_t i_layer,
                                        int32_t head) {
@@ -77,6 +79,12 @@ static inline unsigned char *host_values(const struct kern_pages *p, int32_t pag
 void host_kv_store(kern_kv type, const float *x, int32_t n,
                    void *to); /* a row of n values, rounded */
 void host_kv_load(kern_kv type, const void *from, int32_t n, float *y); /* back to f32 */
+
+/* The keys of a head in a page, n positions from from_slot on, to positions to_slot … of another;
+ * or one position to or from a plain row, which HOST_ROW for its slot says. */
+enum { HOST_ROW = -1 };
+void host_copy_keys(kern_kv type, int32_t head_dim, unsigned char *to, int32_t to_slot,
+                    const unsigned char *from, int32_t from_slot, int32_t n);
 
 int host_pages_open(kern_device *, const kern_kv_shape *, int32_t n_pages, kern_pages **out);
 void host_pages_close(kern_device *, kern_pages *);
@@ -115,9 +123,9 @@ int host_map_rows(kern_device *, const kern_work *, const kern_batch *, host_row
 /* Whether what the row sees beyond n_past lies elsewhere than in the slots of its positions. */
 static inline int host_row_branches(const host_row *row) { return row->slot != row->position; }
 
-/* The keys and values of one head that row t sees at positions from … to - 1, as they lie in the
- * cache: keys[to - from][key_row_bytes], values[to - from][value_row_bytes]. No position is on a
- * page before that of n_past. */
+/* The keys and values of one head that row t sees at positions from … to - 1, laid out as in pages:
+ * position p in slot p % 32 of page p / 32 - from / 32. No position is on a page before that of
+ * n_past. */
 void host_gather_path(const kern_pages *, const kern_batch *, const host_row *rows, int64_t t,
                       int32_t i_layer, int32_t head, int32_t from, int32_t to, unsigned char *keys,
                       unsigned char *values);

@@ -63,11 +63,37 @@ void host_kv_load(kern_kv type, const void *from, int32_t n, float *y) {
     kern_format_find(formats[type])->dequantise(from, y, n);
 }
 
+/* In the keys of a page (or a plain row), `rows` numbers of `bytes` each follow at *at: where that
+ * of the slot begins, and the distance to the next. */
+static size_t key_numbers(size_t *at, int32_t slot, size_t bytes, size_t rows, size_t *step) {
+    const size_t first = slot == HOST_ROW ? *at : *at + (size_t)slot * bytes;
+    *step = slot == HOST_ROW ? bytes : bytes * KERN_PAGE_POSITIONS;
+    *at += rows * *step;
+    return first;
+}
+
+void host_copy_keys(kern_kv type, int32_t head_dim, unsigned char *to, int32_t to_slot,
+                    const unsigned char *from, int32_t from_slot, int32_t n) {
+    const int is_q8 = type == KERN_KV_Q8_0;
+    const size_t bytes[2] = {type == KERN_KV_F32 ? 4 : 2, 1}; /* q8_0: the scale, then the rest */
+    const size_t rows[2] = {is_q8 ? 1 : (size_t)head_dim, Q8_BLOCK};
+    size_t to_at = 0, from_at = 0, to_step, from_step;
+    for (int32_t i = 0; i < (is_q8 ? head_dim / Q8_BLOCK * 2 : 1); i++) {
+        const size_t size = bytes[i % 2], count = rows[i % 2];
+        unsigned char *y = to + key_numbers(&to_at, to_slot, size, count, &to_step);
+        const unsigned char *x = from + key_numbers(&from_at, from_slot, size, count, &from_step);
+        for (size_t j = 0; j < count; j++)
+            memcpy(y + j * to_step, x + j * from_step, (size_t)n * size);
+    }
+}
+
 /* The sizes of a page of this shape; 0, or -1 when they overflow. */
 static int page_layout(const kern_kv_shape *shape, kern_pages *out) {
     out->shape = *shape;
     out->key_row_bytes = host_kv_row_bytes(shape->type, shape->head_dim_k);
-    out->value_row_bytes = host_kv_row_bytes(shape->type, shape->head_dim_v);
+    const int32_t padded = shape->type == KERN_KV_Q8_0 ? 0 : -shape->head_dim_v & 15;
+    out->value_row_bytes =
+        host_kv_row_bytes(shape->type, shape->head_dim_v) + host_kv_row_bytes(shape->type, padded);
     size_t rows;
     if (__builtin_mul_overflow((size_t)shape->n_heads_kv, (size_t)KERN_PAGE_POSITIONS, &rows) ||
         __builtin_mul_overflow(rows, out->key_row_bytes + out->value_row_bytes,
@@ -125,21 +151,26 @@ int host_page_copy(kern_device *device, kern_pages *pages, int32_t to, int32_t f
     assert(from >= 0 && from < pages->n_pages && pages->pages[from]);
     const int code = host_page_reserve(device, pages, to);
     if (code || to == from) return code;
-    const size_t n = (size_t)n_positions;
+    const kern_kv_shape *shape = &pages->shape;
     for (int32_t layer = 0; layer < pages->shape.n_layers; layer++) {
         for (int32_t head = 0; head < pages->shape.n_heads_kv; head++) {
-            memcpy(host_keys(pages, to, layer, head), host_keys(pages, from, layer, head),
-                   n * pages->key_row_bytes);
+            host_copy_keys(shape->type, shape->head_dim_k, host_keys(pages, to, layer, head), 0,
+                           host_keys(pages, from, layer, head), 0, n_positions);
             memcpy(host_values(pages, to, layer, head), host_values(pages, from, layer, head),
-                   n * pages->value_row_bytes);
+                   (size_t)n_positions * pages->value_row_bytes);
         }
     }
     return KERN_OK;
 }
 
 size_t host_position_bytes(const kern_kv_shape *shape) {
-    const size_t bytes = host_page_bytes(shape);
-    return bytes == SIZE_MAX ? bytes : bytes / KERN_PAGE_POSITIONS;
+    const size_t bytes = host_kv_row_bytes(shape->type, shape->head_dim_k) +
+                         host_kv_row_bytes(shape->type, shape->head_dim_v);
+    size_t heads, all;
+    if (__builtin_mul_overflow((size_t)shape->n_layers, (size_t)shape->n_heads_kv, &heads) ||
+        __builtin_mul_overflow(heads, bytes, &all))
+        return SIZE_MAX;
+    return all;
 }
 
 /* Visits the rows of one position in the order of files; copies to or from plain bytes. */
@@ -147,19 +178,24 @@ static void position_copy(const kern_pages *pages, int32_t page, int32_t positio
                           unsigned char *out, const unsigned char *in) {
     assert(page >= 0 && page < pages->n_pages && pages->pages[page]);
     assert(position >= 0 && position < KERN_PAGE_POSITIONS);
+    const kern_kv_shape *shape = &pages->shape;
+    const size_t key_bytes = pages->key_row_bytes;
+    const size_t value_bytes = host_kv_row_bytes(shape->type, shape->head_dim_v);
     size_t done = 0;
-    for (int32_t layer = 0; layer < pages->shape.n_layers; layer++) {
-        for (int values = 0; values < 2; values++) {
-            const size_t bytes = values ? pages->value_row_bytes : pages->key_row_bytes;
-            for (int32_t head = 0; head < pages->shape.n_heads_kv; head++, done += bytes) {
-                unsigned char *row = (values ? host_values(pages, page, layer, head)
-                                             : host_keys(pages, page, layer, head)) +
-                                     (size_t)position * bytes;
-                if (out)
-                    memcpy(out + done, row, bytes);
-                else
-                    memcpy(row, in + done, bytes);
-            }
+    for (int32_t layer = 0; layer < shape->n_layers; layer++) {
+        for (int32_t head = 0; head < shape->n_heads_kv; head++, done += key_bytes) {
+            unsigned char *keys = host_keys(pages, page, layer, head);
+            if (out)
+                host_copy_keys(shape->type, shape->head_dim_k, out + done, HOST_ROW, keys, position,
+                               1);
+            else
+                host_copy_keys(shape->type, shape->head_dim_k, keys, position, in + done, HOST_ROW,
+                               1);
+        }
+        for (int32_t head = 0; head < shape->n_heads_kv; head++, done += value_bytes) {
+            unsigned char *row =
+                host_values(pages, page, layer, head) + (size_t)position * pages->value_row_bytes;
+            memcpy(out ? out + done : row, out ? row : in + done, value_bytes);
         }
     }
 }
@@ -167,7 +203,7 @@ static void position_copy(const kern_pages *pages, int32_t page, int32_t positio
 int host_page_read(kern_device *device, kern_pages *pages, int32_t page, int32_t position,
                    void *to) {
     position_copy(pages, page, position, to, NULL);
-    device->stats.bytes_down += pages->page_bytes / KERN_PAGE_POSITIONS;
+    device->stats.bytes_down += host_position_bytes(&pages->shape);
     device->stats.syncs++;
     return KERN_OK;
 }
@@ -177,7 +213,7 @@ int host_page_write(kern_device *device, kern_pages *pages, int32_t page, int32_
     const int code = host_page_reserve(device, pages, page);
     if (code) return code;
     position_copy(pages, page, position, NULL, from);
-    device->stats.bytes_up += pages->page_bytes / KERN_PAGE_POSITIONS;
+    device->stats.bytes_up += host_position_bytes(&pages->shape);
     return KERN_OK;
 }
 

@@ -63,30 +63,33 @@ int host_map_rows(kern_device *device, const kern_work *work, const kern_batch *
     return KERN_OK;
 }
 
-/* Keys and values in slots slot … slot + n - 1, all of one page, to positions i … of the copy. */
+/* Keys and values in slots slot … slot + n - 1, all of one page, to positions i … of the copy, all
+ * of one page too. */
 static void copy_slots(const kern_pages *pages, const kern_sequence *q, int32_t i_layer,
                        int32_t head, int32_t slot, int32_t n, int32_t i, unsigned char *keys,
                        unsigned char *values) {
-    const int32_t page = q->pages[slot / KERN_PAGE_POSITIONS];
-    const size_t at = (size_t)(slot % KERN_PAGE_POSITIONS), to = (size_t)i, count = (size_t)n;
-    memcpy(keys + to * pages->key_row_bytes,
-           host_keys(pages, page, i_layer, head) + at * pages->key_row_bytes,
-           count * pages->key_row_bytes);
-    memcpy(values + to * pages->value_row_bytes,
-           host_values(pages, page, i_layer, head) + at * pages->value_row_bytes,
-           count * pages->value_row_bytes);
+    const int32_t page = q->pages[slot / KERN_PAGE_POSITIONS], at = slot % KERN_PAGE_POSITIONS;
+    const size_t page_of_copy = (size_t)(i / KERN_PAGE_POSITIONS) * KERN_PAGE_POSITIONS;
+    host_copy_keys(pages->shape.type, pages->shape.head_dim_k,
+                   keys + page_of_copy * pages->key_row_bytes, i % KERN_PAGE_POSITIONS,
+                   host_keys(pages, page, i_layer, head), at, n);
+    memcpy(values + (size_t)i * pages->value_row_bytes,
+           host_values(pages, page, i_layer, head) + (size_t)at * pages->value_row_bytes,
+           (size_t)n * pages->value_row_bytes);
 }
 
 void host_gather_path(const kern_pages *pages, const kern_batch *batch, const host_row *rows,
                       int64_t t, int32_t i_layer, int32_t head, int32_t from, int32_t to,
                       unsigned char *keys, unsigned char *values) {
     const kern_sequence *q = &batch->sequences[rows[t].i_sequence];
-    assert(from >= q->n_past / KERN_PAGE_POSITIONS * KERN_PAGE_POSITIONS);
+    const int32_t base = from / KERN_PAGE_POSITIONS * KERN_PAGE_POSITIONS;
+    assert(base >= q->n_past / KERN_PAGE_POSITIONS * KERN_PAGE_POSITIONS);
     assert(to <= rows[t].position + 1);
     const int32_t n_cached = (to < q->n_past ? to : q->n_past) - from;
-    if (n_cached > 0) copy_slots(pages, q, i_layer, head, from, n_cached, 0, keys, values);
+    if (n_cached > 0)
+        copy_slots(pages, q, i_layer, head, from, n_cached, from - base, keys, values);
     for (int64_t u = t; u >= 0 && rows[u].position >= from; u = rows[u].parent)
         if (rows[u].position < to)
-            copy_slots(pages, q, i_layer, head, rows[u].slot, 1, rows[u].position - from, keys,
+            copy_slots(pages, q, i_layer, head, rows[u].slot, 1, rows[u].position - base, keys,
                        values);
 }

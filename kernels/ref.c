@@ -198,6 +198,7 @@ static int open_scratch(kern_device *device, const plan *p, kern_work *work) {
         if (op->bias) n_vector = larger(n_vector, (size_t)op->bias->n_columns);
         n_thread = larger(n_thread, op_scratch(op));
     }
+    if (work->pages) n_thread = larger(n_thread, (size_t)work->pages->shape.head_dim_k);
     const size_t head = (sizeof(ref_scratch) + 63) & ~(size_t)63;
     const size_t n_rows = ((size_t)work->max_rows + 15) & ~(size_t)15;
     n_vector = (n_vector + 15) & ~(size_t)15;

@@ -25,25 +25,29 @@ void ref_kv_append(const ref_pass *pass, int i_thread, int n_threads) {
     const kern_pages *pages = pass->pages;
     const kern_kv_shape *shape = &pages->shape;
     const int32_t i_layer = pass->op->layer - 1;
+    unsigned char *row = (unsigned char *)ref_thread(pass, i_thread);
     for (int64_t t = i_thread; t < pass->batch->n_rows; t += n_threads) {
         const int32_t i_slot = pass->scratch->rows[t].slot;
         const int32_t page = row_sequence(pass, t)->pages[i_slot / KERN_PAGE_POSITIONS];
-        const size_t slot = (size_t)(i_slot % KERN_PAGE_POSITIONS);
+        const int32_t slot = i_slot % KERN_PAGE_POSITIONS;
         for (int32_t h = 0; h < shape->n_heads_kv; h++) {
             const int64_t i = t * shape->n_heads_kv + h;
-            host_kv_store(shape->type, pass->in + i * shape->head_dim_k, shape->head_dim_k,
-                          host_keys(pages, page, i_layer, h) + slot * pages->key_row_bytes);
+            host_kv_store(shape->type, pass->in + i * shape->head_dim_k, shape->head_dim_k, row);
+            host_copy_keys(shape->type, shape->head_dim_k, host_keys(pages, page, i_layer, h), slot,
+                           row, HOST_ROW, 1);
             host_kv_store(shape->type, pass->in2 + i * shape->head_dim_v, shape->head_dim_v,
-                          host_values(pages, page, i_layer, h) + slot * pages->value_row_bytes);
+                          host_values(pages, page, i_layer, h) +
+                              (size_t)slot * pages->value_row_bytes);
         }
     }
 }
 
-/* A page's keys and values of one head as f32 and as they lie in the cache (at most as many
- * bytes), and a query head's running softmax. */
+/* A page's keys and values of one head as f32 and as they lie in the cache (at most as many bytes,
+ * but that its rows of values are rounded up to 16), a plain row of a key, and a query head's
+ * running softmax. */
 size_t ref_attend_scratch(const plan_op *op) {
-    return 2 * (size_t)KERN_PAGE_POSITIONS * (size_t)(op->head_dim + op->head_dim_v) +
-           2 * (size_t)(op->n_heads / op->n_heads_kv);
+    return 2 * (size_t)KERN_PAGE_POSITIONS * (size_t)(op->head_dim + op->head_dim_v + 16) +
+           (size_t)op->head_dim + 2 * (size_t)(op->n_heads / op->n_heads_kv);
 }
 
 typedef struct softmax {
@@ -73,30 +77,35 @@ static void attend_chunk(const plan_op *op, const float *query, const float *key
     }
 }
 
-/* Keys and values of head h at positions from … to - 1, all within 32 that make a page, as f32:
- * keys[to - from, head_dim], values[to - from, head_dim_v]. `raw` is memory for those of a branch
- * of a tree, which lie apart. */
+/* Keys and values of head h at positions from … to - 1, all of one page, as f32: keys[to - from,
+ * head_dim], values[to - from, head_dim_v]. `raw` is memory for those of a branch of a tree, which
+ * lie apart, and for a plain row. */
 static void load_positions(const ref_pass *pass, int64_t t, int32_t h, int32_t from, int32_t to,
                            float *keys, float *values, unsigned char *raw) {
     const plan_op *op = pass->op;
     const kern_pages *pages = pass->pages;
+    const kern_kv type = pages->shape.type;
     const kern_sequence *sequence = row_sequence(pass, t);
     const host_row *rows = pass->scratch->rows;
-    const int32_t i_layer = op->layer - 1, n = to - from;
+    const int32_t i_layer = op->layer - 1, first = from % KERN_PAGE_POSITIONS;
     const unsigned char *from_keys, *from_values;
+    unsigned char *raw_values = raw + KERN_PAGE_POSITIONS * pages->key_row_bytes;
+    unsigned char *row = raw_values + KERN_PAGE_POSITIONS * pages->value_row_bytes;
     if (to > sequence->n_past && host_row_branches(&rows[t])) {
-        unsigned char *raw_values = raw + (size_t)n * pages->key_row_bytes;
         host_gather_path(pages, pass->batch, rows, t, i_layer, h, from, to, raw, raw_values);
         from_keys = raw;
         from_values = raw_values;
     } else {
         const int32_t page = sequence->pages[from / KERN_PAGE_POSITIONS];
-        const size_t slot = (size_t)(from % KERN_PAGE_POSITIONS);
-        from_keys = host_keys(pages, page, i_layer, h) + slot * pages->key_row_bytes;
-        from_values = host_values(pages, page, i_layer, h) + slot * pages->value_row_bytes;
+        from_keys = host_keys(pages, page, i_layer, h);
+        from_values = host_values(pages, page, i_layer, h);
     }
-    host_kv_load(pages->shape.type, from_keys, n * op->head_dim, keys);
-    host_kv_load(pages->shape.type, from_values, n * op->head_dim_v, values);
+    for (int32_t i = 0; i < to - from; i++) {
+        host_copy_keys(type, op->head_dim, row, HOST_ROW, from_keys, first + i, 1);
+        host_kv_load(type, row, op->head_dim, keys + (int64_t)i * op->head_dim);
+        host_kv_load(type, from_values + (size_t)(first + i) * pages->value_row_bytes,
+                     op->head_dim_v, values + (int64_t)i * op->head_dim_v);
+    }
 }
 
 /* All query heads of row t that share key head h. */
@@ -108,7 +117,8 @@ static void attend_row(const ref_pass *pass, int64_t t, int32_t h, float *scratc
     float *out = pass->out + i_head * op->head_dim_v;
     float *keys = scratch, *values = keys + (int64_t)KERN_PAGE_POSITIONS * op->head_dim;
     float *raw = values + (int64_t)KERN_PAGE_POSITIONS * op->head_dim_v;
-    float *raw_end = raw + (int64_t)KERN_PAGE_POSITIONS * (op->head_dim + op->head_dim_v);
+    float *raw_end =
+        raw + (int64_t)KERN_PAGE_POSITIONS * (op->head_dim + op->head_dim_v + 16) + op->head_dim;
     softmax *states = (softmax *)(void *)raw_end;
     for (int32_t q = 0; q < n_shared; q++) states[q] = (softmax){-INFINITY, 0};
     for (int64_t i = 0; i < (int64_t)n_shared * op->head_dim_v; i++) out[i] = 0;

@@ -63,41 +63,42 @@ typedef struct cpu_product {
 /* The columns of strips first … end - 1 of the product. */
 typedef void cpu_product_fn(const cpu_product *, int64_t first, int64_t end);
 
-/* Attention of up to CPU_QUERIES queries (rows and heads of one KV head) over one chunk of a
- * sequence. */
-enum { CPU_CHUNK = 256, CPU_QUERIES = 16 };
-
+/* Attention of up to CPU_QUERIES queries (rows and heads of one KV head) over the chunk of
+ * positions start … start + CPU_CHUNK - 1. Rows may be of several sequences; a page that is the
+ * same of more than one is read once for all of them. */
+enum { CPU_CHUNK = 256, CPU_QUERIES = 48 };
 enum { CPU_CHUNK_PAGES = CPU_CHUNK / KERN_PAGE_POSITIONS };
 
 typedef struct cpu_chunk {
     const struct kern_pages *kv; /* shapes only */
-    /* the KV head's keys and values, 32 positions each: in the cache's pages or gathered; set as
-     * far as a query sees */
-    const unsigned char *keys[CPU_CHUNK_PAGES], *values[CPU_CHUNK_PAGES];
-    int32_t start; /* first position, a multiple of CPU_CHUNK */
-    int32_t n_queries;
+    int32_t start;               /* a multiple of CPU_CHUNK */
+    int32_t n_rows, n_heads;     /* query i is of row i / n_heads */
     float scale;
     struct {
+        /* the KV head's keys and values, 32 positions each: in the cache's pages or gathered; set
+         * as far as the row sees, from the page of `first` on */
+        const unsigned char *keys[CPU_CHUNK_PAGES], *values[CPU_CHUNK_PAGES];
+        int32_t first, end; /* it sees positions first … end - 1, at least one of this chunk */
+    } row[CPU_QUERIES];
+    struct {
         const float *q; /* [head_dim_k] */
-        int32_t first,
-            end; /* it sees positions first … end - 1, at least one of them in this chunk */
         float *partial; /* out: max, sum of exponentials, weighted sum of values [head_dim_v] */
     } query[CPU_QUERIES];
 } cpu_chunk;
 
 /* A partial result: [0] the largest score, [1] Σ exp(score − max), from CPU_PARTIAL_HEAD on the sum
  * of exp(score − max) · value. */
-enum { CPU_PARTIAL_HEAD = 8 };
+enum { CPU_PARTIAL_HEAD = 16 };
 static inline int64_t cpu_partial_floats(int32_t dim_v) {
-    return CPU_PARTIAL_HEAD + cpu_round_up(dim_v, 8);
+    return CPU_PARTIAL_HEAD + cpu_round_up(dim_v, 16);
 }
 
-/* Bytes of a thread's own memory that attend_chunk uses. */
-static inline size_t cpu_attend_bytes(int32_t dim_k, int32_t dim_v) {
-    int64_t k = cpu_round_up(dim_k, 8), v = cpu_round_up(dim_v, 8);
-    int64_t tile = k > v ? k : v;
-    return (size_t)(CPU_QUERIES * (k + CPU_CHUNK) + KERN_PAGE_POSITIONS * tile) * sizeof(float);
-}
+/* Bytes of a thread's own memory that attend_chunk uses: scores, and keys or values as f32. */
+enum { CPU_ATTEND_SPAN = 64 }; /* of a head's numbers at a time */
+enum {
+    CPU_ATTEND_BYTES =
+        (CPU_QUERIES * CPU_CHUNK + KERN_PAGE_POSITIONS * CPU_ATTEND_SPAN) * (int)sizeof(float)
+};
 
 /* The kernels of an instruction tier. A new tier is one file with such a table and a row in cpu.c.
  */
@@ -127,8 +128,8 @@ typedef struct cpu_tier {
 extern const cpu_tier cpu_tier_plain, cpu_tier_avx2, cpu_tier_avxvnni, cpu_tier_avx512;
 const cpu_tier *cpu_tier_of(const kern_device *);
 
-typedef struct cpu_tile { /* neighbouring rows of one sequence that attend together */
-    int32_t i_sequence, first_row, n_rows;
+typedef struct cpu_tile { /* neighbouring rows that attend together: they share pages */
+    int32_t first_row, n_rows;
 } cpu_tile;
 
 /* The scratch of a work, made once by cpu_work_open. */
@@ -186,7 +187,7 @@ void cpu_rope_fill(cpu_run *, int32_t first, int32_t end);
 const float *cpu_vector(const kern_weight *); /* f32 values of a bound vector; NULL of NULL */
 
 /* attend.c */
-void cpu_attend(cpu_run *, const plan_op *, int i_thread);
-void cpu_attend_merge(cpu_run *, const plan_op *, int i_thread, int32_t first, int32_t end);
+void cpu_attend_tiles(cpu_scratch *, const kern_batch *);  /* from the rows */
+void cpu_attend(cpu_run *, const plan_op *, int i_thread); /* all threads, even of a stopped run */
 
 #endif

@@ -27,21 +27,33 @@ static void embed_at(cpu_run *r, const plan_op *op, int32_t t, float *values) {
     r->tier->add(values, out, w->n_columns);
 }
 
+/* x[n] to one position of a head's keys in a page: 32 numbers at a time, which are whole blocks. */
+static void key_append(cpu_run *r, const float *x, int32_t n, unsigned char *keys, int32_t slot) {
+    const kern_kv type = r->work->pages->shape.type;
+    unsigned char row[32 * sizeof(float)];
+    const size_t bytes = host_kv_row_bytes(type, 32) * KERN_PAGE_POSITIONS;
+    for (int32_t i = 0; i < n; i += 32, keys += bytes) {
+        const int32_t count = n - i < 32 ? n - i : 32;
+        r->tier->kv_store(type, x + i, count, row);
+        host_copy_keys(type, count, keys, slot, row, HOST_ROW, 1);
+    }
+}
+
 static void kv_append(cpu_run *r, const plan_op *op, int32_t t) {
     const kern_pages *kv = r->work->pages;
     const kern_kv_shape *shape = &kv->shape;
     const host_row *row = &r->scratch->rows[t];
-    int32_t page = r->batch->sequences[row->i_sequence].pages[row->slot / KERN_PAGE_POSITIONS];
-    size_t slot = (size_t)(row->slot % KERN_PAGE_POSITIONS);
+    const int32_t page =
+        r->batch->sequences[row->i_sequence].pages[row->slot / KERN_PAGE_POSITIONS];
+    const int32_t slot = row->slot % KERN_PAGE_POSITIONS;
     const float *k = cpu_rows_of(r, op->in) + (int64_t)t * shape->n_heads_kv * shape->head_dim_k;
     const float *v = cpu_rows_of(r, op->in2) + (int64_t)t * shape->n_heads_kv * shape->head_dim_v;
     for (int32_t h = 0; h < shape->n_heads_kv; h++) {
-        unsigned char *keys = host_keys(kv, page, op->layer - 1, h);
-        unsigned char *values = host_values(kv, page, op->layer - 1, h);
-        r->tier->kv_store(shape->type, k + h * shape->head_dim_k, shape->head_dim_k,
-                          keys + slot * kv->key_row_bytes);
+        key_append(r, k + h * shape->head_dim_k, shape->head_dim_k,
+                   host_keys(kv, page, op->layer - 1, h), slot);
         r->tier->kv_store(shape->type, v + h * shape->head_dim_v, shape->head_dim_v,
-                          values + slot * kv->value_row_bytes);
+                          host_values(kv, page, op->layer - 1, h) +
+                              (size_t)slot * kv->value_row_bytes);
     }
 }
 

@@ -2,9 +2,9 @@
  * barrier after each:
  *
  *   rows       a chain of row operations, each thread with rows of its own; at its end the rows are
- * rounded to int8 if products with block formats follow products   neighbouring products of one
- * input, their columns spread over the threads attention  tasks from a shared counter; its merge
- * begins the rows phase that follows
+ *              rounded to int8 if products with block formats follow
+ *   products   neighbouring products of one input, their columns spread over the threads
+ *   attention  tasks from a shared counter; it may have barriers of its own
  *
  * When the caller wants the run to stop the threads still walk through all phases, without work. */
 #include "../memory.h"
@@ -95,50 +95,36 @@ static int32_t products_end(const cpu_run *r, int32_t i, int *wants) {
 static void run_thread(void *data, int i_thread, int n_threads) {
     cpu_run *r = (cpu_run *)data;
     kern_pool *pool = r->device->pool;
-    const plan_op *ops = r->plan->ops, *attended = NULL;
+    const plan_op *ops = r->plan->ops;
     const int64_t n_rows = r->batch->n_rows;
     const int32_t first_row = (int32_t)(n_rows * i_thread / n_threads);
     const int32_t end_row = (int32_t)(n_rows * (i_thread + 1) / n_threads);
     if (r->rope_stale) cpu_rope_fill(r, first_row, end_row);
-    for (int32_t i = r->first; i < r->end || attended != NULL;) {
+    for (int32_t i = r->first; i < r->end;) {
         int32_t begun = i, n = i;
         int wants = 0, work = !cpu_stopped(r);
-        if (attended != NULL && work) cpu_attend_merge(r, attended, i_thread, first_row, end_row);
         for (; i < r->end && is_row_op(&ops[i]); i++)
             if (work) cpu_row_op(r, &ops[i], i_thread, first_row, end_row);
         if (i < r->end && ops[i].kind == PLAN_MATMUL) n = products_end(r, i, &wants);
         if (wants && work) cpu_fill_inputs(r, ops[i].in, wants, first_row, end_row);
-        if (i > begun || wants || attended != NULL) kern_pool_barrier(pool);
-        attended = NULL;
+        if (i > begun || wants) kern_pool_barrier(pool);
         if (i >= r->end) break;
         work = !cpu_stopped(r);
         if (ops[i].kind == PLAN_MATMUL) {
             if (work) products(r, i, n, i_thread, n_threads);
             i = n;
         } else {
-            attended = &ops[i];
-            if (work) cpu_attend(r, attended, i_thread);
+            cpu_attend(r, &ops[i], i_thread);
             i++;
         }
         kern_pool_barrier(pool);
     }
 }
 
-/* Tiles of the rows of sequence i. */
-static void tile_sequence(cpu_scratch *s, const kern_sequence *q, int32_t i) {
-    for (int32_t t = 0; t < q->n_rows; t += s->tile_rows) {
-        int32_t n = q->n_rows - t < s->tile_rows ? q->n_rows - t : s->tile_rows;
-        s->tiles[s->n_tiles++] =
-            (cpu_tile){.i_sequence = i, .first_row = q->first_row + t, .n_rows = n};
-    }
-}
-
 static int map_batch(kern_device *device, kern_work *work, const kern_batch *batch) {
     cpu_scratch *s = (cpu_scratch *)work->scratch;
     int code = host_map_rows(device, work, batch, s->rows);
-    s->n_tiles = 0;
-    for (int32_t i = 0; code == KERN_OK && i < batch->n_sequences; i++)
-        tile_sequence(s, &batch->sequences[i], i);
+    if (code == KERN_OK) cpu_attend_tiles(s, batch);
     return code;
 }
 

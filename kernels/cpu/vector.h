@@ -70,8 +70,18 @@ V8_INLINE v8 v8_sums(const v8 v[8]) {
 #endif
 }
 
-/* exp, to about 1e-7 relative: 0 below −87.3, 2.4e38 above 88.37; exp(0) is 1, a NaN stays one. The
- * polynomial is that of Cephes (Moshier) on [−ln2 / 2, ln2 / 2]. */
+/* exp of |r| up to ln2 / 2, the polynomial of Cephes (Moshier). */
+V8_INLINE v8 v8_exp_fraction(v8 r) {
+    v8 p = v8_set(1.9875691500e-4f);
+    p = v8_fma(p, r, v8_set(1.3981999507e-3f));
+    p = v8_fma(p, r, v8_set(8.3334519073e-3f));
+    p = v8_fma(p, r, v8_set(4.1665795894e-2f));
+    p = v8_fma(p, r, v8_set(1.6666665459e-1f));
+    p = v8_fma(p, r, v8_set(5.0000001201e-1f));
+    return v8_fma(p, r * r, r) + v8_set(1.0f);
+}
+
+/* exp, to about 1e-7 relative: 0 below −87.3, 2.4e38 above 88.37; exp(0) is 1, a NaN stays one. */
 V8_INLINE v8 v8_exp(v8 x) {
     const v8 low = v8_set(-87.3f), high = v8_set(88.37f), magic = v8_set(12582912.0f);
     v8i under = x < low;
@@ -81,16 +91,118 @@ V8_INLINE v8 v8_exp(v8 x) {
     v8 n = t - magic;
     v8 r = v8_fma(n, v8_set(-0.693359375f), x);
     r = v8_fma(n, v8_set(2.12194440e-4f), r);
-    v8 p = v8_set(1.9875691500e-4f);
-    p = v8_fma(p, r, v8_set(1.3981999507e-3f));
-    p = v8_fma(p, r, v8_set(8.3334519073e-3f));
-    p = v8_fma(p, r, v8_set(4.1665795894e-2f));
-    p = v8_fma(p, r, v8_set(1.6666665459e-1f));
-    p = v8_fma(p, r, v8_set(5.0000001201e-1f));
-    p = v8_fma(p, r * r, r) + v8_set(1.0f);
-    v8i power = ((v8i)t - (v8i)magic + 127) << 23;
-    p = p * (v8)power;
-    return (v8)(~under & (v8i)p);
+    v8i power = ((v8i)t << 23) + (127 << 23); /* the bits of magic are shifted out */
+    return (v8)(~under & (v8i)(v8_exp_fraction(r) * (v8)power));
 }
+
+/* Sixteen floats where the tier has such registers, else eight, for loops whose lanes never meet:
+ * their results do not depend on the width. */
+#ifdef __AVX512F__
+enum { VX = 16 };
+typedef float vx __attribute__((vector_size(64)));
+
+V8_INLINE vx vx_set(float x) { return (vx)_mm512_set1_ps(x); }
+V8_INLINE vx vx_fma(vx a, vx b, vx c) {
+    return (vx)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+V8_INLINE vx vx_max(vx a, vx b) { return (vx)_mm512_max_ps((__m512)a, (__m512)b); }
+V8_INLINE float vx_largest(vx v) { return _mm512_reduce_max_ps((__m512)v); }
+V8_INLINE float vx_sum(vx v) { return _mm512_reduce_add_ps((__m512)v); }
+
+/* Lanes from … to - 1 of v, and `other` in the rest. */
+V8_INLINE vx vx_within(vx v, int32_t from, int32_t to, vx other) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __mmask16 seen = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(from)) &
+                     _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(to));
+    return (vx)_mm512_mask_blend_ps(seen, (__m512)other, (__m512)v);
+}
+
+/* As v8_exp, of x up to 0. */
+V8_INLINE vx vx_exp(vx x) {
+    __m512 v = (__m512)x;
+    __mmask16 over = _mm512_cmp_ps_mask(v, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ); /* and a NaN */
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(v, _mm512_set1_ps(1.44269504088896341f)), 8);
+    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375f), v);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+    p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+    return (vx)_mm512_maskz_scalef_ps(over, p, n);
+}
+V8_INLINE vx vx_of_f16(const unsigned char *p) {
+    return (vx)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+V8_INLINE vx vx_of_int8(const unsigned char *p) {
+    return (vx)_mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+#else
+enum { VX = 8 };
+typedef v8 vx;
+
+V8_INLINE vx vx_set(float x) { return v8_set(x); }
+V8_INLINE vx vx_fma(vx a, vx b, vx c) { return v8_fma(a, b, c); }
+V8_INLINE float vx_sum(vx v) { return v8_sum(v); }
+
+/* As v8_exp, of x up to 0. */
+V8_INLINE vx vx_exp(vx x) {
+    const v8 magic = v8_set(12582912.0f);
+    const v8i under = x < v8_set(-87.3f);
+    const v8 t = v8_fma(x, v8_set(1.44269504088896341f), magic), n = t - magic;
+    v8 r = v8_fma(n, v8_set(-0.693359375f), x);
+    r = v8_fma(n, v8_set(2.12194440e-4f), r);
+    return (v8)(~under & (v8i)(v8_exp_fraction(r) * (v8)(((v8i)t << 23) + (127 << 23))));
+}
+
+/* Lanes from … to - 1 of v, and `other` in the rest. */
+V8_INLINE vx vx_within(vx v, int32_t from, int32_t to, vx other) {
+    const v8i lane = {0, 1, 2, 3, 4, 5, 6, 7};
+    return v8_select((lane >= from) & (lane < to), v, other);
+}
+#ifdef __AVX2__
+V8_INLINE vx vx_max(vx a, vx b) { return (vx)_mm256_max_ps((__m256)a, (__m256)b); }
+V8_INLINE vx vx_of_f16(const unsigned char *p) {
+    return (vx)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+V8_INLINE vx vx_of_int8(const unsigned char *p) {
+    return (vx)_mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+#else
+V8_INLINE vx vx_max(vx a, vx b) { return v8_max(a, b); }
+V8_INLINE vx vx_of_int8(const unsigned char *p) {
+    int8_t q __attribute__((vector_size(8)));
+    memcpy(&q, p, sizeof q);
+    return __builtin_convertvector(q, v8);
+}
+/* The exponent is moved by a product, which makes a number below the smallest normal one right too;
+ * that of infinities and NaNs is set. */
+V8_INLINE vx vx_of_f16(const unsigned char *p) {
+    uint16_t h __attribute__((vector_size(16)));
+    memcpy(&h, p, sizeof h);
+    v8i bits = __builtin_convertvector(h, v8i), size = (bits & 0x7fff) << 13;
+    v8i moved = (v8i)((v8)size * v8_set(0x1p112f));
+    v8i special = size >= 0x0f800000;
+    moved = (special & (size | 0x7f800000)) | (~special & moved);
+    return (vx)(moved | (bits & 0x8000) << 16);
+}
+#endif
+V8_INLINE float vx_largest(vx v) {
+    float largest = v[0];
+    for (int i = 1; i < VX; i++) largest = v[i] > largest ? v[i] : largest;
+    return largest;
+}
+#endif
+
+V8_INLINE vx vx_load(const float *p) {
+    vx v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+V8_INLINE void vx_store(float *p, vx v) { memcpy(p, &v, sizeof v); }
 
 #endif

@@ -10,7 +10,7 @@ typedef struct sizes {
     int64_t columns;  /* the widest input of a product */
     int64_t embed;    /* the widest learned position */
     size_t attend;    /* bytes a thread */
-    int64_t partials; /* floats of all positions of one row */
+    int64_t partials; /* floats of all chunks of one row */
     int32_t group;    /* query heads of a KV head, at most */
     int32_t n_ropes;
     int64_t rope_floats; /* of a row, all tables */
@@ -34,14 +34,13 @@ static sizes sizes_of(const plan *p, const kern_pages *pages) {
         }
         if (op->kind != PLAN_ATTEND) continue;
         int64_t partial = cpu_partial_floats(op->head_dim_v);
-        size_t bytes = cpu_attend_bytes(op->head_dim, op->head_dim_v) +
-                       sizeof(float) * 2 * CPU_QUERIES * (size_t)partial;
+        size_t bytes = CPU_ATTEND_BYTES + sizeof(float) * 2 * CPU_QUERIES * (size_t)partial;
         if (pages != NULL) bytes += CPU_CHUNK * (pages->key_row_bytes + pages->value_row_bytes);
         s.attend = bytes > s.attend ? bytes : s.attend;
         s.group = (int32_t)larger(s.group, op->n_heads / op->n_heads_kv);
         int64_t n_chunks =
             pages != NULL ? (int64_t)pages->n_pages * KERN_PAGE_POSITIONS / CPU_CHUNK + 2 : 0;
-        s.partials = larger(s.partials, n_chunks * op->n_heads * partial);
+        s.partials = larger(s.partials, (n_chunks + 1) * op->n_heads * partial);
     }
     return s;
 }
@@ -66,7 +65,7 @@ static unsigned char *lay_out(unsigned char *at, cpu_scratch *s, const sizes *z,
     size_t padded = rows + CPU_TILE_MOST - 1; /* whole tiles */
     s->blocks = take(&at, padded * (size_t)(z->columns / 32) * CPU_IN_BYTES);
     s->floats = take(&at, padded * (size_t)z->columns * sizeof(float));
-    s->n_partials = 4 * z->partials;
+    s->n_partials = (max_rows < CPU_QUERIES ? max_rows : CPU_QUERIES) * z->partials;
     if (s->n_partials > PARTIAL_BYTES / (int64_t)sizeof(float))
         s->n_partials = PARTIAL_BYTES / (int64_t)sizeof(float);
     s->partials = take(&at, (size_t)s->n_partials * sizeof(float));
