@@ -137,16 +137,29 @@ static void chunk_flush(cpu_run *r, cpu_chunk *c, attend_memory *m) {
     c->n_rows = 0;
 }
 
+/* Keys of the first two pages of chunk i_chunk of a unit (or those of its end). */
+static void find_soon(cpu_run *r, const plan_op *op, const attend_unit *u, int32_t i_chunk,
+                      const unsigned char *soon[2]) {
+    const kern_sequence *q = &r->batch->sequences[r->scratch->rows[u->tile->first_row].i_sequence];
+    const int32_t last = (q->n_past + q->n_rows - 1) / KERN_PAGE_POSITIONS;
+    for (int32_t i = 0, page = i_chunk * CPU_CHUNK_PAGES; i < 2; i++, page++)
+        soon[i] = host_keys(r->work->pages, q->pages[page < last ? page : last], op->layer - 1,
+                            u->i_head);
+}
+
 /* Partial results of chunk i_chunk for the rows of a unit that see any of it: query h of row i of
- * the tile to partials[i · row_stride + h · head_stride …]. */
+ * the tile to partials[i · row_stride + h · head_stride …]. `next` of chunk next_chunk probably
+ * follows. */
 static void attend_at(cpu_run *r, const plan_op *op, const attend_unit *u, int32_t i_chunk,
-                      float *partials, int64_t row_stride, int64_t head_stride, attend_memory *m) {
+                      float *partials, int64_t row_stride, int64_t head_stride,
+                      const attend_unit *next, int32_t next_chunk, attend_memory *m) {
     cpu_chunk c; /* large: not cleared */
     c.kv = r->work->pages;
     c.start = i_chunk * CPU_CHUNK;
     c.scale = op->scale;
     c.n_heads = u->n_heads;
     c.n_rows = 0;
+    find_soon(r, op, next, next_chunk, c.soon);
     int32_t n_gathered = 0;
     for (int32_t i = 0; i < u->tile->n_rows; i++) {
         const int32_t t = u->tile->first_row + i;
@@ -189,7 +202,7 @@ static void attend_unit_whole(cpu_run *r, const plan_op *op, const attend_unit *
     tile_chunks(r, op, u->tile, &i_chunk, &end_chunk);
     for (; i_chunk < end_chunk; i_chunk++) {
         if (cpu_stopped(r)) return;
-        attend_at(r, op, u, i_chunk, m->partials, u->n_heads * n, n, m);
+        attend_at(r, op, u, i_chunk, m->partials, u->n_heads * n, n, u, i_chunk + 1, m);
         for (int32_t i = 0; i < u->tile->n_rows * u->n_heads; i++) {
             int32_t first, end;
             visible(r, op, u->tile->first_row + i / u->n_heads, &first, &end);
@@ -239,6 +252,7 @@ static float *state_of(const cpu_run *r, const plan_op *op, const attend_split *
 static void split_compute(cpu_run *r, const plan_op *op, const attend_split *s, int32_t i_round,
                           attend_memory *m) {
     const int64_t n = units_of(r, op) * s->round, floats = cpu_partial_floats(op->head_dim_v);
+    const int n_threads = kern_pool_threads(r->device->pool);
     int64_t i;
     while ((i = kern_pool_next(r->device->pool, n)) >= 0) {
         if (cpu_stopped(r)) return;
@@ -250,7 +264,11 @@ static void split_compute(cpu_run *r, const plan_op *op, const attend_split *s, 
         if (i_chunk >= end) continue;
         float *to = state_of(r, op, s, u.tile->first_row, u.first_head) + (1 + i_slot) * floats;
         const int64_t stride = (s->round + 1) * floats;
-        attend_at(r, op, &u, i_chunk, to, op->n_heads * stride, stride, m);
+        const int64_t i_next = i + n_threads < n ? i + n_threads : i;
+        const attend_unit next = unit_of(r, op, i_next / s->round);
+        tile_chunks(r, op, next.tile, &first, &end);
+        attend_at(r, op, &u, i_chunk, to, op->n_heads * stride, stride, &next,
+                  first + i_round * s->round + (int32_t)(i_next % s->round), m);
     }
 }
 

@@ -20,8 +20,11 @@ enum {
 static inline int32_t int_max(int32_t a, int32_t b) { return a > b ? a : b; }
 static inline int32_t int_min(int32_t a, int32_t b) { return a < b ? a : b; }
 
+/* To the second cache: what the first one can wait for at a time is too little for the memory. */
+V8_INLINE void attend_prefetch(const unsigned char *p) { __builtin_prefetch(p, 0, 2); }
+
 /* Some rows of a page (f16) or of a tile (f32) that are summed up: x[n][n_columns]. `soon` is as
- * many rows of the page that is wanted next: the processor does not foresee the step to it. */
+ * many rows of a page that is wanted soon: the processor does not foresee the step to it. */
 typedef struct attend_rows {
     const unsigned char *x, *soon;
     size_t stride; /* bytes */
@@ -42,7 +45,7 @@ V8_INLINE void attend_block(const attend_rows *r, const float *const *a, float *
     for (int32_t i = 0; i < r->n; i++, x += stride) {
         vx factor[ATTEND_QUERIES];
         if (is_f16) {
-            for (int j = 0; j < width * VX; j += 32) __builtin_prefetch(soon + 2 * j);
+            for (int j = 0; j < width * VX; j += 32) attend_prefetch(soon + 2 * j);
             soon += stride;
         }
         for (int q = 0; q < n_queries; q++) factor[q] = vx_set(a[q][i]);
@@ -133,7 +136,7 @@ static void tile_keys(kern_kv type, const unsigned char *keys, const unsigned ch
     const size_t bytes = kv_bytes(type);
     keys += (size_t)d * bytes;
     soon += (size_t)d * bytes;
-    for (size_t i = 0; i < (size_t)n * bytes; i += 64) __builtin_prefetch(soon + i);
+    for (size_t i = 0; i < (size_t)n * bytes; i += 64) attend_prefetch(soon + i);
     if (type == KERN_KV_F16) {
         tile_f16(keys, n * PAGE, tile);
         return;
@@ -154,8 +157,8 @@ static void tile_values(kern_kv type, const unsigned char *values, const unsigne
     for (int32_t p = from; p < to; p++) {
         const unsigned char *row = values + (size_t)p * stride + at;
         float *y = tile + p * CPU_ATTEND_SPAN;
-        __builtin_prefetch(soon + (size_t)p * stride + at);
-        __builtin_prefetch(soon + (size_t)p * stride + at + 64);
+        attend_prefetch(soon + (size_t)p * stride + at);
+        attend_prefetch(soon + (size_t)p * stride + at + 64);
         if (type == KERN_KV_F16) {
             tile_f16(row, n, y);
             continue;
@@ -192,15 +195,21 @@ static int32_t same_page(const attend_state *s, int32_t i, uint64_t *rows, int32
 
 static uint64_t all_rows(const attend_state *s) { return ~(uint64_t)0 >> (64 - s->c->n_rows); }
 
+/* The page that a row wants two pages after the keys (or values) of page i: first it takes the keys
+ * of all pages, then the values. */
+static const unsigned char *wanted_soon(const attend_state *s, int32_t row, int32_t i, int values) {
+    const int32_t first = s->from[row] / PAGE, n = (s->to[row] - 1) / PAGE + 1 - first;
+    const int32_t k = (values ? n : 0) + i - first + 2;
+    if (k < n) return s->c->row[row].keys[first + k];
+    if (k < 2 * n) return s->c->row[row].values[first + k - n];
+    return s->c->soon[k == 2 * n ? 0 : 1];
+}
+
 /* Scores of page i for n rows that have it. */
 static void score_page(const attend_state *s, int32_t i, const int32_t *rows, int32_t n) {
     const cpu_chunk *c = s->c;
     const kern_kv_shape *shape = &c->kv->shape;
-    const unsigned char *keys = c->row[rows[0]].keys[i], *soon;
-    if ((i + 1) * PAGE < s->to[rows[0]])
-        soon = c->row[rows[0]].keys[i + 1];
-    else
-        soon = c->row[rows[0]].values[s->from[rows[0]] / PAGE];
+    const unsigned char *keys = c->row[rows[0]].keys[i], *soon = wanted_soon(s, rows[0], i, 0);
     const float *q[CPU_QUERIES], *a[CPU_QUERIES];
     float *sum[CPU_QUERIES];
     int32_t n_queries = 0;
@@ -299,8 +308,7 @@ static void value_sums(const value_page *v) {
 static void value_page_sums(const attend_state *s, int32_t i, const int32_t *rows, int32_t n) {
     const cpu_chunk *c = s->c;
     const kern_kv type = c->kv->shape.type;
-    const unsigned char *values = c->row[rows[0]].values[i], *soon = values;
-    if ((i + 1) * PAGE < s->to[rows[0]]) soon = c->row[rows[0]].values[i + 1];
+    const unsigned char *values = c->row[rows[0]].values[i], *soon = wanted_soon(s, rows[0], i, 1);
     value_page v; /* large: not cleared */
     v.r = (attend_rows){.stride = c->kv->value_row_bytes, .is_f16 = type == KERN_KV_F16};
     v.n_queries = 0;

@@ -74,6 +74,7 @@ typedef struct cpu_chunk {
     int32_t start;               /* a multiple of CPU_CHUNK */
     int32_t n_rows, n_heads;     /* query i is of row i / n_heads */
     float scale;
+    const unsigned char *soon[2]; /* keys of two pages that will probably be wanted next */
     struct {
         /* the KV head's keys and values, 32 positions each: in the cache's pages or gathered; set
          * as far as the row sees, from the page of `first` on */
