@@ -11,7 +11,9 @@ struct llm_device {
     int references;
     uint64_t forward_rows, prefix_tokens, passes; /* counted by forward */
     double step_s, between_s,
-        last_end; /* seconds in passes, between them; when the last one ended */
+        last_end;    /* seconds in passes, between them; when the last one ended */
+    int n_profiles;  /* models that have a profile: tensor_s is counted */
+    double tensor_s; /* seconds in operations on tensors */
     int64_t pages_used;
     struct tensor_pool *pool; /* tensor.c's */
 };

@@ -177,6 +177,32 @@ int llm_token(llm_model *, int32_t id, const char **bytes, size_t *n, llm_error 
  * no bytes. No bytes: 0 for all. */
 int llm_prefix_mask(llm_model *, const char *bytes, size_t n, llm_tensor **out, llm_error *err);
 
+/* ---- profile: where the time of passes goes ---- */
+
+/* What an operation of the plan cost since the profile began. On n threads seconds are those of all
+ * of them ÷ n. */
+typedef struct llm_cost {
+    const char *kind;            /* as llm_model_describe has it: "matmul" … */
+    const char *weight, *format; /* NULL: it has none */
+    int32_t layer;               /* 0: before the layers; n_layers + 1: the head */
+    uint64_t calls, rows;
+    uint64_t bytes;      /* of weights that it had to read, of keys and values to read or write */
+    uint64_t operations; /* of products and attention; multiplying and adding are two */
+    double seconds;
+    double input_s; /* of those: making its input ready (rounding activations to int8) */
+} llm_cost;
+
+typedef struct llm_profile {
+    double run_s;    /* in the backend's runs: operations, and threads waiting for each other */
+    double tensor_s; /* in operations on tensors of the model's device */
+    int64_t n_costs;
+} llm_profile;
+
+/* On: a profile begins, from nothing. Off (so it is after loading): it is dropped. */
+int llm_model_set_profile(llm_model *, bool on, llm_error *err);
+bool llm_model_get_profile(const llm_model *, llm_profile *out); /* false: it is off */
+llm_cost llm_model_get_cost(const llm_model *, int64_t i);       /* of operation i of the plan */
+
 /* ---- caches ---- */
 
 llm_cache *llm_cache_new(llm_model *, llm_error *err);

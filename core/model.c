@@ -235,6 +235,7 @@ void llm_model_close(llm_model *m) {
     if (!m || --m->references > 0) return;
     const kern_backend *backend = m->device->backend;
     passes_close(m->passes);
+    profile_close(m);
     if (m->work) backend->work_close(m->device->kern, m->work);
     pages_close(&m->pages);
     model_unbind_weights(m);

@@ -25,6 +25,7 @@ struct llm_model {
     kern_work *work;
     int64_t piece;         /* rows a run takes at most */
     struct passes *passes; /* what passes work with (pass.h); NULL until the first */
+    kern_profile *profile; /* profile.c's; NULL: off */
     llm_watch watch;
     llm_model_info info;
     int32_t *eog;
@@ -46,6 +47,12 @@ const uint64_t *model_hash(llm_model *);
 /* Has the backend make the weights ready; gives them back (weights.c). */
 int model_bind_weights(llm_model *, const char *weight_cache, llm_error *err);
 void model_unbind_weights(llm_model *);
+
+/* "matmul", "attend" … */
+const char *model_kind_name(plan_kind kind);
+
+/* Drops the profile, if there is one. */
+void profile_close(llm_model *);
 
 /* Checks that ids lie in the vocabulary. */
 int model_check_ids(const llm_model *, const int32_t *ids, size_t n, llm_error *err);

@@ -119,7 +119,7 @@ static int print(llm_bytes *out, llm_error *err, const char *format, ...) {
     return llm_bytes_append(out, line, (size_t)n, err);
 }
 
-static const char *kind_name(plan_kind kind) {
+const char *model_kind_name(plan_kind kind) {
     static const char *const names[] = {
         "embed",  "embed_at", "norm_rms", "norm_layer", "norm_heads", "matmul", "rope",
         "append", "attend",   "add",      "silu_mul",   "gelu_mul",   "gelu"};
@@ -128,7 +128,7 @@ static const char *kind_name(plan_kind kind) {
 
 static int describe_op(const llm_model *m, const plan_op *op, llm_bytes *out, llm_error *err) {
     const plan_buffer *buffers = m->plan.buffers;
-    if (print(out, err, "  %3d  %-10s", op->layer, kind_name(op->kind)) ||
+    if (print(out, err, "  %3d  %-10s", op->layer, model_kind_name(op->kind)) ||
         (op->out >= 0 && print(out, err, " %s =", buffers[op->out].name)) ||
         (op->in >= 0 && print(out, err, " %s", buffers[op->in].name)) ||
         (op->in2 >= 0 && print(out, err, ", %s", buffers[op->in2].name)))

@@ -14,7 +14,8 @@ void ops_open(ops_call *c, const char *name, llm_tensor *x, llm_tensor **out) {
                     .kern = x->device->kern,
                     .out = out,
                     .is_logits = x->info.is_logits,
-                    .step = x->info.step};
+                    .step = x->info.step,
+                    .started = x->device->n_profiles ? device_clock() : 0};
 }
 
 int ops_join(ops_call *c, const llm_tensor *t, llm_error *err) {
@@ -71,12 +72,13 @@ int ops_result(ops_call *c, llm_tensor *x, llm_dtype dtype, int64_t n_rows, int6
     return c->y ? 0 : -1;
 }
 
-static void close_temps(ops_call *c) {
+static void call_end(ops_call *c) {
+    if (c->device->n_profiles) c->device->tensor_s += device_clock() - c->started;
     while (c->n_temps) llm_tensor_close(c->temps[--c->n_temps]);
 }
 
 int ops_abandon(ops_call *c) {
-    close_temps(c);
+    call_end(c);
     if (c->y != *c->out) llm_tensor_close(c->y);
     c->y = NULL;
     return -1;
@@ -97,7 +99,7 @@ int ops_close(ops_call *c, int code, llm_error *err) {
         old->is_choice = y->is_choice;
         llm_tensor_close(y);
     }
-    close_temps(c);
+    call_end(c);
     return 0;
 }
 

@@ -16,6 +16,7 @@ typedef struct ops_call {
     llm_tensor *y;    /* the result */
     bool is_logits;   /* what the result will be */
     int64_t step;
+    double started; /* if a profile wants to know */
     int n_temps;
     llm_tensor *temps[OPS_N_TEMPS]; /* closed with the call */
 } ops_call;

@@ -136,7 +136,7 @@ static int run_layers(passes *s, const kern_batch *batch, llm_error *err) {
 
 int pass_head(llm_model *m, int64_t n, llm_tensor *out, int64_t i_row, llm_error *err) {
     int32_t first = m->plan.first_op[m->plan.n_layers + 1];
-    kern_batch batch = {.n_rows = (int32_t)n, .stop = m->watch.stop};
+    kern_batch batch = {.n_rows = (int32_t)n, .stop = m->watch.stop, .profile = m->profile};
     batch.logits = rows_of(out, i_row, n);
     return run(m, first, m->plan.first_op[m->plan.n_layers + 2] - first, &batch, err);
 }
@@ -251,7 +251,8 @@ int pass_run(passes *s, llm_error *err) {
                         .sequences = s->sequences,
                         .ids = rows_of(s->device_ids, 0, s->n_rows),
                         .parents = s->has_parents ? s->parents : NULL,
-                        .stop = m->watch.stop};
+                        .stop = m->watch.stop,
+                        .profile = m->profile};
     int code = m->device->backend->write(m->device->kern, &s->device_ids->buffer, 0, s->ids,
                                          (size_t)s->n_rows * sizeof *s->ids);
     if (device_check(m->device, code, "the ids of a pass", err)) return -1;

@@ -130,6 +130,13 @@ void host_gather_path(const kern_pages *, const kern_batch *, const host_row *ro
                       int32_t i_layer, int32_t head, int32_t from, int32_t to, unsigned char *keys,
                       unsigned char *values);
 
+/* Seconds of a clock that only goes forward. */
+double host_clock(void);
+
+/* Adds to the costs of operations first … first + count - 1 all but seconds. */
+void host_profile_add(kern_profile *, const kern_work *, const plan *, int32_t first, int32_t count,
+                      const kern_batch *, const host_row *rows);
+
 /* The entries of a backend's table that the functions above are. */
 #define HOST_OPS                                                                                   \
     .close = host_close, .describe = host_describe, .last_error = host_last_error,                 \

@@ -56,6 +56,21 @@ typedef struct kern_sequence {
     int32_t n_past, n_rows, first_row;
 } kern_sequence;
 
+/* What one operation of a plan cost, summed over runs. On n threads seconds are those of all of
+ * them ÷ n. */
+typedef struct kern_cost {
+    uint64_t calls, rows;
+    uint64_t bytes;      /* of weights that it had to read, of keys and values to read or write */
+    uint64_t operations; /* of products and attention; multiplying and adding are two */
+    double seconds;
+    double input_s; /* of those: making its input ready (rounding activations to int8) */
+} kern_cost;
+
+typedef struct kern_profile {
+    kern_cost *ops; /* of each operation of the plan */
+    double run_s;   /* in runs; what is in no operation is threads waiting for each other */
+} kern_profile;
+
 /* One pass over the weights. Every row's results are bit-identical whatever else is in the batch.
  */
 typedef struct kern_batch {
@@ -69,6 +84,7 @@ typedef struct kern_batch {
     const int32_t *parents;
     kern_tensor logits; /* where PLAN_MATMUL into buffer `logits` writes: [n_rows, vocabulary] */
     const volatile int *stop; /* NULL, or: when it becomes non-zero, return KERN_INTERRUPTED soon */
+    kern_profile *profile;    /* NULL, or: what the run costs is added here */
 } kern_batch;
 
 typedef struct kern_device_options {

@@ -143,6 +143,8 @@ model_handle *bind_model_check(lua_State *L, int arg, const char *name);
 llm_model *bind_model_live(lua_State *L, const model_handle *h);
 int bind_model_load(lua_State *L); /* llm.load(path, opts) */
 void bind_model_register(lua_State *L);
+int bind_model_set_profile(lua_State *L);  /* profile.c: model:set_profile(on) */
+int bind_model_profile(lua_State *L);      /* model:profile() */
 void bind_model_add_forward(lua_State *L); /* forward.c: adds methods to the table on top */
 int bind_metadata_new(lua_State *L, int model);
 void bind_metadata_register(lua_State *L);

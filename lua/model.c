@@ -385,7 +385,9 @@ static const luaL_Reg model_methods[] = {{"cache", model_cache},
                                          {"is_eog", model_is_eog},
                                          {"memory", model_memory},
                                          {"prefix_mask", model_prefix_mask},
+                                         {"profile", bind_model_profile},
                                          {"restore", model_restore},
+                                         {"set_profile", bind_model_set_profile},
                                          {"token", model_token},
                                          {NULL, NULL}};
 

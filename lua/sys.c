@@ -307,6 +307,16 @@ static int f_read_bandwidth(lua_State *L) {
     return 2;
 }
 
+/* peak_operations(threads, tier, int8) → operations a second, or nil if the tier is not known */
+static int f_peak_operations(lua_State *L) {
+    lua_Integer n_threads = luaL_checkinteger(L, 1);
+    luaL_argcheck(L, n_threads >= 1 && n_threads <= 1024, 1, "1 to 1024 threads");
+    double rate = arithmetic_peak((int)n_threads, luaL_checkstring(L, 2), lua_toboolean(L, 3));
+    if (rate < 0) return 0;
+    lua_pushnumber(L, rate);
+    return 1;
+}
+
 static const luaL_Reg functions[] = {
     {"progress", f_progress},
     {"bar", f_bar},
@@ -327,6 +337,7 @@ static const luaL_Reg functions[] = {
     {"file", f_file},
     {"files", f_files},
     {"read_bandwidth", f_read_bandwidth},
+    {"peak_operations", f_peak_operations},
     {NULL, NULL},
 };
 

@@ -33,4 +33,8 @@ void sys_add_files(lua_State *L);
  * -1 if memory or threads are not to be had. */
 double bandwidth_read(int n_threads, size_t bytes);
 
+/* arithmetic.c: operations a second of n_threads with a tier's instructions, on 8-bit integers or
+ * f32; -1 if the tier is not known there. The processor must have it. */
+double arithmetic_peak(int n_threads, const char *tier, bool is_int8);
+
 #endif

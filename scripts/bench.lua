@@ -3,15 +3,18 @@
 -- must read × steps/s ÷ the best read bandwidth found in the same run (Williams et al. 2009,
 -- "Roofline"). The best of `repeats` measurements counts, and of the bandwidth the best so far. A
 -- row is printed when it is measured, so that an interruption loses no other. Of jobs, each a
--- script of its own under the scheduler, it also says which share of a step is Lua's.
+-- script of its own under the scheduler, it also says which share of a step is Lua's. A profile
+-- tells where the time of a step and of a prefill goes.
 local chain = require "llm.chain"
 local json = require "llm.json"
 local options = require "llm.options"
+local profile = require "llm.profile"
 local run = require "llm.run"
 local sys = require "llm.sys"
 
 local ORDER = {"model", "device", "threads", "bandwidth", "runs", "error", "kind", "rows",
-  "prefill_tps", "step_ms", "decode_tps", "bytes", "roof", "lua"}
+  "prefill_tps", "step_ms", "decode_tps", "bytes", "roof", "lua", "what", "profile", "name",
+  "layer", "format", "ms", "share", "mb", "gbps", "gops", "reached"}
 
 -- Ids that are not the same over and over.
 local function make_ids(model, n, seed)
@@ -48,10 +51,11 @@ end
 -- scripts/greedy.lua, but that no token ends it.
 local GREEDY = [[return {decode = function(model, prompt, opt, emit)
   local kv = model:cache()
-  local logits = model:forward(kv, prompt)
+  local logits, other = model:forward(kv, prompt), 0
+  while model:is_eog(other) do other = other + 1 end
   for _ = 1, opt.max_tokens do
     local id = opt.sampler.filter(logits):argmax():item()
-    if emit(model:is_eog(id) and 0 or id) then return end
+    if emit(model:is_eog(id) and other or id) then return end
     logits = model:forward(kv, id)
   end
 end}]]
@@ -100,6 +104,52 @@ local function measure(model, r, opt)
   for _, kv in ipairs(kvs) do kv:close() end
 end
 
+-- ---- the profile ----
+
+-- Measures a run {kind, rows} once more under a profile; the best of `repeats`. Returns a list of
+-- {what, profile}: the prefill and a step, or of jobs all passes together.
+local function profile_run(model, r, opt, roofs)
+  local function best(f, n, what)
+    local found
+    for _ = 1, opt.repeats do
+      local measured = f()
+      if not found or measured.seconds < found.seconds then found = measured end
+    end
+    n = n or found.passes
+    return {what = what, ms = 1000 * found.seconds / n,
+      profile = profile.lines(model, found, n, roofs, opt.profile_layers)}
+  end
+  if r.kind == "jobs" then
+    return {best(function()
+      return profile.measure(model, function() measure_jobs(model, r, opt) end)
+    end, nil, ("a pass of %d jobs, prefill and steps"):format(r.rows))}
+  end
+  local name = ("%d %s%s"):format(r.rows, r.kind == "beams" and "beam" or "row",
+    r.rows == 1 and "" or "s")
+  return {
+    best(function()
+      return profile.measure(model, function() prefill(model, r.kind, r.rows, opt.context) end)
+    end, 1, ("prefill for %s of %d tokens"):format(name, opt.context)),
+    best(function()
+      local kvs, logits = prefill(model, r.kind, r.rows, opt.context)
+      logits = model:forward(kvs, logits:argmax())
+      return profile.measure(model, function()
+        for _ = 1, opt.steps do logits = model:forward(kvs, logits:argmax()) end
+        logits:argmax():tolist()
+      end)
+    end, opt.steps, ("a step of %s"):format(name)),
+  }
+end
+
+local function print_profiles(list)
+  for _, p in ipairs(list) do
+    io.write(("\n%s: %.3f ms\n"):format(p.what, p.ms), profile.show(p.profile))
+  end
+  io.stdout:flush()
+end
+
+-- ---- the table ----
+
 local function summarise(model, r, opt, bandwidth)
   local own = (opt.steps + 3) / 2 -- positions that a step reads beyond the context, in the mean
   local positions = r.kind == "beams" and opt.context + own * r.rows or (opt.context + own) * r.rows
@@ -133,6 +183,8 @@ return {
     context = {default = 128, min = 1, help = "tokens before the first step"},
     jobs = {default = 0, min = 0, help = "also that many jobs under the scheduler; 0: none"},
     steps = {default = 32, min = 1, help = "decode steps of a measurement"},
+    profile = {default = false, help = "also where the time goes, by operation"},
+    profile_layers = {default = false, help = "the same, by operation and layer"},
     repeats = {default = 3, min = 1, help = "the best of so many"},
     roof_mb = {default = 256, min = 1, max = 65536, help = "memory read to find the bandwidth"},
   },
@@ -173,6 +225,14 @@ return {
       summarise(model, r, opt, bandwidth)
       done[#done + 1] = r
       if not opt.json then print_row(r) end
+    end
+    if opt.profile or opt.profile_layers then
+      local roofs = profile.peaks(model, threads)
+      roofs.bandwidth = bandwidth
+      for _, r in ipairs(runs) do
+        r.profile = profile_run(model, r, opt, roofs)
+        if not opt.json then print_profiles(r.profile) end
+      end
     end
     report()
   end,

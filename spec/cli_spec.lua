@@ -350,6 +350,30 @@ describe("bench", function()
     end
     fails(1, "bench --rows 2000", "2000 rows asked, --max-rows is 1024")
   end)
+
+  it("--profile tells where the time of a prefill, a step and a pass of jobs goes", function()
+    local result = json_of("bench --rows 1 --beams 2 --jobs 2 --steps 9 --repeats 1 --context 16 "
+      .. "--roof-mb 8 --profile")
+    assert.same({2, 1, 2}, {#result.runs[1].profile, #result.runs[2].profile,
+      #result.runs[3].profile})
+    for _, run in ipairs(result.runs) do
+      for _, measured in ipairs(run.profile) do
+        local ms, share, names = 0, 0, {}
+        for _, line in ipairs(measured.profile) do
+          ms, share, names[line.name] = ms + line.ms, share + line.share, line
+        end
+        assert(math.abs(ms - measured.ms) < 0.05 * measured.ms, measured.what)
+        assert(math.abs(share - 1) < 0.05, measured.what)
+        assert(names.head.gbps > 0 and names.ffn_down.gops > 0 and names.attend.ms > 0)
+        assert(names["waiting at barriers"] and names["Lua, scheduler"].ms > 0)
+      end
+    end
+    local text = text_of("bench --rows 1 --beams 0 --steps 2 --repeats 1 --context 4 --roof-mb 8 "
+      .. "--profile-layers")
+    assert(text:find "a step of 1 row: [%d.]+ ms\n", text)
+    assert(text:find "\n  ffn_down +1 ", text)
+    assert(text:find "\n  waiting at barriers +[%d.]+ +[%d.]+%%\n", text)
+  end)
 end)
 
 describe("ending", function()

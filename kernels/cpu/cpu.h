@@ -164,6 +164,9 @@ typedef struct cpu_run {
     int32_t first, end; /* operations */
     int rope_stale;     /* the rotation tables have to be filled */
     atomic_int interrupted;
+    int n_threads; /* that take part */
+    double *laps;  /* see laps.c; NULL: no profile */
+    double began;  /* of a run with a profile */
 } cpu_run;
 
 static inline int cpu_stopped(cpu_run *r) {
@@ -178,6 +181,21 @@ static inline float *cpu_rows_of(const cpu_run *r, int32_t i_buffer) {
 int cpu_work_open(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
 int cpu_run_plan(kern_device *, kern_work *, const plan *, int32_t first, int32_t count,
                  const kern_batch *);
+
+/* laps.c: a thread's lap begins where the one before ended, or anew after waiting */
+int cpu_laps_open(cpu_run *);
+void cpu_laps_begin(cpu_run *, int i_thread);
+void cpu_laps_end(cpu_run *, int i_thread, int32_t i_op, int is_input);
+void cpu_laps_close(cpu_run *, int code);
+static inline void cpu_lap_begin(cpu_run *r, int i_thread) {
+    if (r->laps != NULL) cpu_laps_begin(r, i_thread);
+}
+static inline void cpu_lap_end(cpu_run *r, int i_thread, int32_t i_op) {
+    if (r->laps != NULL) cpu_laps_end(r, i_thread, i_op, 0);
+}
+static inline void cpu_lap_input(cpu_run *r, int i_thread, int32_t i_op) {
+    if (r->laps != NULL) cpu_laps_end(r, i_thread, i_op, 1);
+}
 
 /* rows.c: row operations, for rows first … end - 1 */
 void cpu_row_op(cpu_run *, const plan_op *, int i_thread, int32_t first, int32_t end);

@@ -48,7 +48,7 @@ static int64_t units_of(const plan_op *op, int64_t unit) {
 
 /* Units first … end - 1 of operations i … n counted through. */
 static void product_units(cpu_run *r, int32_t i, int32_t n, int64_t unit, int64_t first,
-                          int64_t end) {
+                          int64_t end, int i_thread) {
     const cpu_inputs in = cpu_inputs_of(r, r->plan->ops[i].in);
     for (; i < n && first < end; i++) {
         const plan_op *op = &r->plan->ops[i];
@@ -56,6 +56,7 @@ static void product_units(cpu_run *r, int32_t i, int32_t n, int64_t unit, int64_
         if (first < units) {
             int64_t to = (end < units ? end : units) * unit;
             product_strips(r, op, &in, first * unit, to < strips ? to : strips);
+            cpu_lap_end(r, i_thread, i);
         }
         first = first > units ? first - units : 0;
         end -= units;
@@ -69,13 +70,13 @@ static void products(cpu_run *r, int32_t i, int32_t n, int i_thread, int n_threa
     for (int32_t j = i; j < n; j++) total += units_of(&r->plan->ops[j], unit);
     if (few) {
         product_units(r, i, n, unit, total * i_thread / n_threads,
-                      total * (i_thread + 1) / n_threads);
+                      total * (i_thread + 1) / n_threads, i_thread);
         return;
     }
     int64_t next;
     while ((next = kern_pool_next(r->device->pool, total)) >= 0) {
         if (cpu_stopped(r)) return;
-        product_units(r, i, n, unit, next, next + 1);
+        product_units(r, i, n, unit, next, next + 1, i_thread);
     }
 }
 
@@ -99,15 +100,26 @@ static void run_thread(void *data, int i_thread, int n_threads) {
     const int64_t n_rows = r->batch->n_rows;
     const int32_t first_row = (int32_t)(n_rows * i_thread / n_threads);
     const int32_t end_row = (int32_t)(n_rows * (i_thread + 1) / n_threads);
+    if (i_thread == 0) r->n_threads = n_threads;
+    cpu_lap_begin(r, i_thread);
     if (r->rope_stale) cpu_rope_fill(r, first_row, end_row);
     for (int32_t i = r->first; i < r->end;) {
         int32_t begun = i, n = i;
         int wants = 0, work = !cpu_stopped(r);
-        for (; i < r->end && is_row_op(&ops[i]); i++)
-            if (work) cpu_row_op(r, &ops[i], i_thread, first_row, end_row);
+        for (; i < r->end && is_row_op(&ops[i]) && work; i++) {
+            cpu_row_op(r, &ops[i], i_thread, first_row, end_row);
+            cpu_lap_end(r, i_thread, i);
+        }
+        while (i < r->end && is_row_op(&ops[i])) i++;
         if (i < r->end && ops[i].kind == PLAN_MATMUL) n = products_end(r, i, &wants);
-        if (wants && work) cpu_fill_inputs(r, ops[i].in, wants, first_row, end_row);
-        if (i > begun || wants) kern_pool_barrier(pool);
+        if (wants && work) {
+            cpu_fill_inputs(r, ops[i].in, wants, first_row, end_row);
+            cpu_lap_input(r, i_thread, i);
+        }
+        if (i > begun || wants) {
+            kern_pool_barrier(pool);
+            cpu_lap_begin(r, i_thread);
+        }
         if (i >= r->end) break;
         work = !cpu_stopped(r);
         if (ops[i].kind == PLAN_MATMUL) {
@@ -115,9 +127,11 @@ static void run_thread(void *data, int i_thread, int n_threads) {
             i = n;
         } else {
             cpu_attend(r, &ops[i], i_thread);
+            cpu_lap_end(r, i_thread, i);
             i++;
         }
         kern_pool_barrier(pool);
+        cpu_lap_begin(r, i_thread);
     }
 }
 
@@ -177,8 +191,10 @@ int cpu_run_plan(kern_device *device, kern_work *work, const plan *p, int32_t fi
         .end = first + count,
         .rope_stale = rope_stale(scratch, p, first, first + count, batch->n_rows),
     };
+    if ((code = cpu_laps_open(&r)) != KERN_OK) return code;
     kern_pool_run(device->pool, run_thread, &r);
     device->stats.launches += (uint64_t)count;
-    if (!cpu_stopped(&r) && !atomic_load(&r.interrupted)) return KERN_OK;
-    return KERN_INTERRUPTED;
+    if (cpu_stopped(&r) || atomic_load(&r.interrupted)) code = KERN_INTERRUPTED;
+    cpu_laps_close(&r, code);
+    return code;
 }

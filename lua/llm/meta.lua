@@ -192,6 +192,33 @@ function Model:describe() end
 ---@return llm.Memory
 function Model:memory() end
 
+---What an operation of the plan cost since the profile began. On n threads seconds are those of all
+---of them ÷ n.
+---@class llm.Cost
+---@field kind string as in model:describe(): "matmul", "attend" …
+---@field layer integer 0: before the layers; n_layers + 1: the head
+---@field weight string? its name in the file
+---@field format string? of the weight
+---@field calls integer
+---@field rows integer of all calls
+---@field bytes integer of weights that it had to read, of keys and values to read or write
+---@field operations integer of products and attention; multiplying and adding are two
+---@field seconds number
+---@field input_s number of those: making its input ready (rounding activations to int8)
+
+---@class llm.Profile
+---@field costs llm.Cost[] in the order of the plan
+---@field run_s number seconds of runs: of all costs, and of threads waiting for each other
+---@field tensor_s number seconds in operations on tensors of the model's device
+
+---On: a profile begins, from nothing. Off (so it is after loading): it is dropped, and costs nothing.
+---@param on boolean
+function Model:set_profile(on) end
+
+---What has been counted; nil if the profile is off.
+---@return llm.Profile?
+function Model:profile() end
+
 ---An empty cache. Raises cache_full when there is no memory for one.
 ---@return llm.Cache
 function Model:cache() end
