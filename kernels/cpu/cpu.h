@@ -19,26 +19,49 @@ static inline int64_t cpu_round_up(int64_t n, int64_t to) { return (n + to - 1) 
  *
  *   blocks  for weights of block formats, rounded to int8 in blocks of 32: tile after tile, block
  *           after block a record of q[tile][32], then f32 d[tile] = max|x| / 127, s[tile] = d · Σq,
- *           i32 −Σq[tile], and that of each half, [2][tile]. A block with a NaN or an infinity has
- *           d = s = NaN and q = 0.
+ *           i32 −Σq[tile], and that of each half, [2][tile], then u8 flags[tile], padded to 4. A
+ *           block with a NaN or an infinity has d = s = NaN and q = 0.
+ *   rests   what rounding left of the blocks with the largest d, which hold outliers, is rounded
+ *           again: x ≈ d · (q + rest / 256). Records of rest[tile][32], then i32 −Σ rest[tile] and
+ *           that of each half, [2][tile]; they hold only where the block's flag is set.
  *   floats  for F32, F16 and BF16 weights: tile after tile, column after column [tile] */
 typedef struct cpu_inputs {
-    uint8_t *blocks;
+    uint8_t *blocks, *rests;
     const float *floats;
     int64_t n_rows, k;
     int32_t tile, n_tiles;
 } cpu_inputs;
 
-/* Places of a record's numbers after the q, in bytes × tile, and a record's size × tile. */
-enum { CPU_TILE_MOST = 12 }; /* rows of the largest tile of any tier */
-enum { CPU_IN_D = 0, CPU_IN_S = 4, CPU_IN_SUM = 8, CPU_IN_HALVES = 12, CPU_IN_BYTES = 52 };
+/* Places of a record's numbers after the q (of a rest's after the rest), in bytes × tile. */
+enum {
+    CPU_TILE_MOST = 12, /* rows of the largest tile of any tier */
+    CPU_IN_D = 0,
+    CPU_IN_S = 4,
+    CPU_IN_SUM = 8,
+    CPU_IN_HALVES = 12,
+    CPU_IN_FLAGS = 20,
+    CPU_REST_SUM = 0,
+    CPU_REST_HALVES = 4,
+    CPU_REST_BYTES = 32 + 12 /* of a record, × tile */
+};
+static inline size_t cpu_in_bytes(const int32_t tile) { /* of a record */
+    return (size_t)(tile * (32 + CPU_IN_FLAGS) + (tile + 3) / 4 * 4);
+}
+
+/* Where the flag of row i stands in it. */
+static inline size_t cpu_in_flag(const int32_t tile, const int32_t i) {
+    return (size_t)(tile * (32 + CPU_IN_FLAGS) + i);
+}
 
 static inline size_t cpu_in_tile_bytes(const cpu_inputs *in, int is_float) {
-    return (size_t)in->tile *
-           (is_float ? (size_t)in->k * sizeof(float) : (size_t)(in->k / 32) * CPU_IN_BYTES);
+    if (is_float) return (size_t)(in->tile * in->k) * sizeof(float);
+    return (size_t)(in->k / 32) * cpu_in_bytes(in->tile);
 }
 static inline uint8_t *cpu_in_blocks(const cpu_inputs *in, int64_t i_tile) {
     return in->blocks + (size_t)i_tile * cpu_in_tile_bytes(in, 0);
+}
+static inline uint8_t *cpu_in_rests(const cpu_inputs *in, int64_t i_tile) {
+    return in->rests + (size_t)(i_tile * in->tile * (in->k / 32)) * CPU_REST_BYTES;
 }
 static inline const float *cpu_in_floats(const cpu_inputs *in, int64_t i_tile) {
     return in->floats + i_tile * in->tile * in->k;
@@ -101,15 +124,22 @@ enum {
         (CPU_QUERIES * CPU_CHUNK + KERN_PAGE_POSITIONS * CPU_ATTEND_SPAN) * (int)sizeof(float)
 };
 
+/* The products of a tier, and the tile that the inputs of so many rows are laid out in. */
+typedef struct cpu_products {
+    cpu_product_fn *(*product)(int32_t format); /* never NULL for a format of the table */
+    int32_t (*tile)(int64_t n_rows);
+} cpu_products;
+extern const cpu_products cpu_products_plain, cpu_products_avx2, cpu_products_avxvnni,
+    cpu_products_avx512; /* products_*.c */
+
 /* The kernels of an instruction tier. A new tier is one file with such a table and a row in cpu.c.
  */
 typedef struct cpu_tier {
     kern_tier tier;
-    cpu_product_fn *(*product)(int32_t format); /* never NULL for a format of the table */
-    int32_t (*tile)(int64_t n_rows);            /* of the inputs of so many rows */
-    /* x[n] to the records of a row of a tile: its first q at `to`, d at to + 32 · (tile - i) + 4 ·
-     * i for row i of the tile, and so on */
-    void (*quantise)(const float *x, int64_t n, uint8_t *to, int32_t tile, int32_t i);
+    const cpu_products *products;
+    /* x[n] to the records, from `blocks` and `rests` on, of row i of a tile */
+    void (*quantise)(const float *x, int64_t n, uint8_t *blocks, uint8_t *rests, int32_t tile,
+                     int32_t i);
     /* y[n] from x[n]; w, b f32 [n]; y may be x */
     void (*norm_rms)(const float *x, const float *w, float *y, int64_t n, float eps);
     void (*norm_layer)(const float *x, const float *w, const float *b, float *y, int64_t n,
@@ -138,7 +168,8 @@ typedef struct cpu_scratch {
     host_row *rows;  /* [max_rows] */
     cpu_tile *tiles; /* [max_rows] */
     int32_t n_tiles, tile_rows;
-    unsigned char *blocks; /* max_rows rows, or a tile, of the widest input */
+    unsigned char *blocks, *rests; /* inputs of products: max_rows rows, in whole tiles, of the
+                                      widest */
     float *floats;
     /* rotation tables: of each distinct plan_rope, max_rows rows of cosines and sines */
     const plan_rope **ropes;

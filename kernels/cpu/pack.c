@@ -7,7 +7,7 @@
 size_t cpu_strip_bytes(const kern_format *f, int64_t k) {
     if (packed_is_float(f->id))
         return ((size_t)k * CPU_STRIP * (size_t)f->block_bytes + 63) / 64 * 64;
-    return packed_scales(f->id, k) + (size_t)(k / 32) * packed_block_bytes(f->id);
+    return packed_strip_bytes(f->id, k / 32);
 }
 
 /* ---- numbers: u[32] of block i (0 … 7 of a super-block at p; of small blocks: p is the block)
@@ -146,16 +146,21 @@ PACKED_INLINE void put_scales(int format, const uint8_t *p, int r, uint8_t *to) 
 
 PACKED_INLINE void pack_row(const int format, const uint8_t *row, int64_t k, int r,
                             uint8_t *strip) {
-    const int columns = packed_scale_columns(format);
+    const int is_super = packed_super(format), n_group = packed_group(format);
     const size_t bytes = (size_t)kern_format_find(format)->block_bytes;
-    uint8_t *scales = strip, *block = strip + packed_scales(format, k);
-    for (int64_t c = 0; c < k; c += columns, row += bytes, scales += packed_scale_bytes(format)) {
-        put_scales(format, row, r, scales);
-        for (int i = 0; i < columns / 32; i++, block += packed_block_bytes(format)) {
+    for (int64_t b = 0; b < k / 32; b += n_group) {
+        const int n = k / 32 - b < n_group ? (int)(k / 32 - b) : n_group;
+        uint8_t *scales = strip;
+        strip += packed_head_bytes(format);
+        for (int i = 0; i < n; i++, strip += packed_block_bytes(format)) {
             uint8_t u[32];
-            numbers(format, row, i, u);
-            put_numbers(format, u, r, block);
+            numbers(format, row, is_super ? i : 0, u);
+            put_numbers(format, u, r, strip);
+            if (is_super && i > 0) continue;
+            put_scales(format, row, r, scales + (size_t)i * packed_scale_bytes(format));
+            if (!is_super) row += bytes;
         }
+        if (is_super) row += bytes;
     }
 }
 
@@ -193,15 +198,10 @@ void cpu_pack(const kern_weight *w, int64_t first, int64_t end, unsigned char *t
     const int64_t k = w->n_columns;
     const size_t row_bytes = kern_format_bytes(w->format, k);
     const size_t strip_bytes = cpu_strip_bytes(w->format, k);
-    const int is_float = packed_is_float(w->format->id);
-    const size_t head_bytes = is_float ? 0 : packed_scales(w->format->id, k);
-    const size_t tail_bytes = is_float ? strip_bytes - CPU_STRIP * row_bytes : 0;
     for (int64_t strip = first; strip < end; strip++, to += strip_bytes) {
         const int64_t row = strip * CPU_STRIP;
         const int n = w->n_rows - row < CPU_STRIP ? (int)(w->n_rows - row) : CPU_STRIP;
-        /* rows that are not there, or what lies between scales and numbers or after the last */
-        memset(to, 0, n < CPU_STRIP ? strip_bytes : head_bytes);
-        memset(to + strip_bytes - tail_bytes, 0, tail_bytes);
+        memset(to, 0, strip_bytes); /* rows that are not there, and what lies between */
         for (int r = 0; r < n; r++)
             pack_any(w->format->id, (const uint8_t *)w->data + (size_t)(row + r) * row_bytes, k, r,
                      to);

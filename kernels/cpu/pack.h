@@ -2,9 +2,10 @@
  * CPU_STRIP rows, so that one activation, broadcast, meets all rows of a strip in the lanes of a
  * vector, and sums stay vertical. All tiers read the same layout.
  *
- * A strip of a block format is its scales, padded to 64 bytes, then its numbers, block after block
- * of 32 columns. Numbers are unsigned (the format's zero point added), of 4 bits and further
- * planes:
+ * A strip of a block format is groups, one behind the other, so that it is read in one stream: the
+ * scales of a group, padded to 64 bytes, then the numbers of its blocks of 32 columns. A group is a
+ * super-block, or two blocks, or, of formats with a least value, one block. Numbers are unsigned
+ * (the format's zero point added), of 4 bits and further planes:
  *
  *   4 vectors of 64 bytes   byte 4·r + j of vector v: row r; column 4v + j in the low half of the
  * byte, column 16 + 4v + j in the high half 5 bits: + 1 vector      byte 4·r + j: in bit g bit 4 of

@@ -75,17 +75,28 @@ PACKED_INLINE size_t packed_scale_bytes(const int format) {
     if (!packed_super(format)) return halves;
     return halves + (size_t)(256 / packed_part(format)) * packed_part_bytes(format);
 }
-PACKED_INLINE int packed_scale_columns(const int format) { return packed_super(format) ? 256 : 32; }
 
 /* Bytes of the numbers of a block of 32 columns. */
 PACKED_INLINE size_t packed_block_bytes(const int format) {
     return (size_t)packed_bits(format) * PACKED_VECTOR;
 }
 
-/* Bytes of all scales of a strip of k columns: where its numbers begin. */
-PACKED_INLINE size_t packed_scales(const int format, int64_t k) {
-    const size_t n = (size_t)(k / packed_scale_columns(format)) * packed_scale_bytes(format);
+/* Blocks of a group, and the bytes of its scales: their numbers follow. The last group of a strip
+ * may have fewer blocks. */
+PACKED_INLINE int packed_group(const int format) {
+    if (packed_super(format)) return 8;
+    return packed_least(format) != 0 ? 1 : 2;
+}
+PACKED_INLINE size_t packed_head_bytes(const int format) {
+    const size_t n =
+        packed_scale_bytes(format) * (packed_super(format) ? 1 : (size_t)packed_group(format));
     return (n + 63) / 64 * 64;
+}
+
+/* Bytes of the n blocks of a strip. */
+PACKED_INLINE size_t packed_strip_bytes(const int format, int64_t n) {
+    const int64_t groups = (n + packed_group(format) - 1) / packed_group(format);
+    return (size_t)groups * packed_head_bytes(format) + (size_t)n * packed_block_bytes(format);
 }
 
 #endif

@@ -1,5 +1,4 @@
-/* products.h: the products of a tier, a function for each format: included by the file of each
- * tier. */
+/* products.h: the products of a tier, a function for each format: included by products_*.c. */
 #ifndef KERN_CPU_PRODUCTS_H
 #define KERN_CPU_PRODUCTS_H
 
@@ -45,7 +44,5 @@ static int32_t tile_of(int64_t n_rows) {
     }
     return best;
 }
-
-#define TIER_PRODUCTS .product = product_of, .tile = tile_of
 
 #endif

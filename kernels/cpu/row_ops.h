@@ -87,18 +87,69 @@ static void row_rope(float *x, const float *cosines, int32_t n_rotary, int inter
     }
 }
 
-/* The d and the sums of a block to its record: `to` as in cpu_tier.quantise. */
-static inline void put_record(uint8_t *to, int32_t tile, int32_t i, float d,
-                              const int32_t sums[2]) {
-    const size_t t = (size_t)tile;
-    uint8_t *meta = to + 32 * (t - (size_t)i) + 4 * (size_t)i;
-    const int32_t all = -(sums[0] + sums[1]), first = -sums[0], second = -sums[1];
-    const float s = d * (float)-all;
-    memcpy(meta + CPU_IN_D * t, &d, 4);
-    memcpy(meta + CPU_IN_S * t, &s, 4);
-    memcpy(meta + CPU_IN_SUM * t, &all, 4);
-    memcpy(meta + CPU_IN_HALVES * t, &first, 4);
-    memcpy(meta + (CPU_IN_HALVES + 4) * t, &second, 4);
+/* ---- rounding of activations; the file of a tier has these three, for blocks of 32 ---- */
+
+/* max|x|, not finite if any of x is not */
+static inline float block_largest(const float *x);
+/* q = x · scale, rounded to nearest even, and the sums of its halves */
+static inline void block_round(const float *x, float scale, int8_t *q, int32_t sums[2]);
+/* rest = (x · scale - q) · 256, rounded and within ±127 */
+static inline void block_rest(const float *x, float scale, const int8_t *q, int8_t *rest,
+                              int32_t sums[2]);
+
+static inline void put_sums(uint8_t *to, size_t tile, const int32_t sums[2]) {
+    const int32_t negated[3] = {-(sums[0] + sums[1]), -sums[0], -sums[1]};
+    for (size_t i = 0; i < 3; i++) memcpy(to + 4 * i * tile, &negated[i], 4);
+}
+
+static inline void put_float(uint8_t *to, float x) { memcpy(to, &x, sizeof x); }
+static inline float get_float(const uint8_t *from) {
+    float x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+enum {
+    REST_TIMES = 2
+}; /* blocks whose d is larger than so many times the row's mean have a rest */
+
+/* d and s come to the records as max|x| / 127 of the block and d · Σq; a row's largest blocks then
+ * get their rests. Most of what rounding costs is where a few columns hold outliers. */
+static void quantise(const float *x, int64_t n, uint8_t *blocks, uint8_t *rests, int32_t tile,
+                     int32_t i) {
+    const size_t w = (size_t)tile, bytes = cpu_in_bytes(tile);
+    const size_t meta = 32 * w + 4 * (size_t)i, q = 32 * (size_t)i;
+    const size_t flag = cpu_in_flag(tile, i);
+    float sum = 0.0f;
+    uint8_t *to = blocks;
+    for (int64_t b = 0; b < n; b += 32, to += bytes) {
+        const float largest = block_largest(x + b);
+        const int finite = largest < INFINITY, some = finite && largest >= 1e-35f;
+        const float d = !finite ? NAN : some ? largest / 127.0f : 0.0f;
+        int32_t sums[2] = {0, 0};
+        if (some)
+            block_round(x + b, 127.0f / largest, (int8_t *)to + q, sums);
+        else
+            memset(to + q, 0, 32);
+        put_float(to + meta + CPU_IN_D * w, d);
+        put_float(to + meta + CPU_IN_S * w, d * (float)(sums[0] + sums[1]));
+        put_sums(to + meta + CPU_IN_SUM * w, w, sums);
+        to[flag] = 0;
+        sum += d;
+    }
+    const float most = sum / (float)(n / 32) * REST_TIMES;
+    to = blocks;
+    for (int64_t b = 0; b < n; b += 32, to += bytes, rests += CPU_REST_BYTES * w) {
+        const float d = get_float(to + meta + CPU_IN_D * w);
+        if (!(d > most)) continue;
+        int32_t sums[2];
+        block_rest(x + b, 127.0f / block_largest(x + b), (const int8_t *)to + q,
+                   (int8_t *)rests + q, sums);
+        put_sums(rests + meta, w, sums);
+        const float s = get_float(to + meta + CPU_IN_S * w);
+        put_float(to + meta + CPU_IN_S * w, s + d / 256.0f * (float)(sums[0] + sums[1]));
+        to[flag] = 1;
+    }
 }
 
 /* The entries of a tier's table that the functions above are. */

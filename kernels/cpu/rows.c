@@ -129,9 +129,10 @@ void cpu_row_op(cpu_run *r, const plan_op *op, int i_thread, int32_t first, int3
 }
 
 cpu_inputs cpu_inputs_of(const cpu_run *r, int32_t i_buffer) {
-    const int32_t n_rows = r->batch->n_rows, tile = r->tier->tile(n_rows);
+    const int32_t n_rows = r->batch->n_rows, tile = r->tier->products->tile(n_rows);
     cpu_inputs in = {
         .blocks = r->scratch->blocks,
+        .rests = r->scratch->rests,
         .floats = r->scratch->floats,
         .n_rows = n_rows,
         .k = r->plan->buffers[i_buffer].width,
@@ -149,9 +150,17 @@ void cpu_fill_inputs(cpu_run *r, int32_t i_buffer, int wants, int32_t first, int
     for (int32_t t = first; t < end; t++, x += in.k) {
         const int32_t i = t % in.tile;
         if (wants & CPU_WANTS_BLOCKS)
-            r->tier->quantise(x, in.k, cpu_in_blocks(&in, t / in.tile) + 32 * i, in.tile, i);
+            r->tier->quantise(x, in.k, cpu_in_blocks(&in, t / in.tile),
+                              cpu_in_rests(&in, t / in.tile), in.tile, i);
         if (!floats) continue;
         float *to = r->scratch->floats + (int64_t)(t - i) * in.k + i;
         for (int64_t j = 0; j < in.k; j++) to[j * in.tile] = x[j];
     }
+    /* the last tile's rows that are none: no rests */
+    for (int32_t t = in.n_rows; end == in.n_rows && t < in.n_tiles * in.tile; t++)
+        for (int64_t b = 0; b < in.k / 32 && wants & CPU_WANTS_BLOCKS; b++)
+            cpu_in_blocks(
+                &in, in.n_tiles -
+                         1)[cpu_in_flag(in.tile, t % in.tile) + (size_t)b * cpu_in_bytes(in.tile)] =
+                0;
 }

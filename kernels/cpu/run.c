@@ -37,7 +37,7 @@ static void product_strips(cpu_run *r, const plan_op *op, const cpu_inputs *in, 
         p.out = cpu_rows_of(r, op->out);
         p.out_stride = r->plan->buffers[op->out].width;
     }
-    cpu_product_fn *product = r->tier->product(op->w->format->id);
+    cpu_product_fn *product = r->tier->products->product(op->w->format->id);
     for (int64_t n = first; n < end && !cpu_stopped(r); n += STOP_STRIPS)
         product(&p, n, n + STOP_STRIPS < end ? n + STOP_STRIPS : end);
 }

@@ -6,7 +6,8 @@
  * lies in changes nothing.
  *
  *   block formats   per block of 32, f = Σ w·x exactly in integers, acc = (f · d_w) · d_x + acc,
- *                   and with a least value m, acc = m · (d_x Σ x) + acc
+ *                   with a least value m, acc = m · (d_x Σ x) + acc, and where the activations have
+ *                   a rest (cpu_inputs), acc = (f' · d_w) · (d_x / 256) + acc
  *   float formats   per 256 columns one sum, the sums added in order */
 #ifndef KERN_CPU_STRIPS_H
 #define KERN_CPU_STRIPS_H
@@ -18,13 +19,15 @@
 enum {
     STRIP_PARTS = CPU_STRIP / LANES, /* vectors that the rows of a strip take */
     STRIP_PIECE = 256,               /* columns of a sum of float products */
-    STRIP_STREAMS = 4,               /* strips that one row of activations meets together */
+    STRIP_STREAMS = 4,               /* strips of floats that one row meets together */
+    STRIP_SUMS = 16,                 /* vectors of sums, at most */
     STRIP_INPUTS = 384 << 10         /* bytes of activations that stay in the cache of a core */
 };
 
 /* The vectors of a strip that a tile of that many activation rows works on together. */
 LANES_INLINE int strip_vectors(const int format, const int tile) {
-    return STRIP_PARTS > 1 && packed_is_float(format) && 2 * tile <= 16 ? 2 : 1;
+    if (tile <= 2) return STRIP_PARTS;
+    return STRIP_PARTS > 1 && packed_is_float(format) ? 2 : 1;
 }
 
 /* log2 of the zero point that products have to take off. */
@@ -102,64 +105,105 @@ LANES_INLINE strip_scales strip_load_scales(const int format, const uint8_t *sup
     return s;
 }
 
+/* Σ of w · q, each part times its scale. `sums` is where −Σq of the row stands, and behind it that
+ * of each half, `tile` numbers apart. */
+LANES_INLINE lane_f strip_products(const int format, const lane_i *w, const strip_scales *s,
+                                   const int8_t *q, const uint8_t *sums, const int tile) {
+    const int zero = strip_zero(format), most = strip_most(format);
+    const lane_i none = {0};
+    if (packed_part(format) == 32) {
+        const lane_i from = zero ? lane_left(lane_all(sums), zero) : none;
+        return lane_mul(lane_to_f(lane_dots(most, w, q, 8, from)), s->d[0]);
+    }
+    const lane_i halves[2] = {lane_all(sums + 4 * tile), lane_all(sums + 8 * tile)};
+    lane_f f[2];
+    LANES_UNROLL
+    for (int i = 0; i < 2; i++)
+        f[i] = lane_to_f(
+            lane_dots(most, w + 4 * i, q + 16 * i, 4, zero ? lane_left(halves[i], zero) : none));
+    lane_f both = lane_fma(f[0], s->d[0], lane_mul(f[1], s->d[1]));
+    if (packed_least(format) < 0) { /* the sums are negated */
+        both = lane_fma(s->least[0], lane_to_f(halves[0]), both);
+        both = lane_fma(s->least[1], lane_to_f(halves[1]), both);
+    }
+    return both;
+}
+
 /* acc[x] += block · activations of row x, for a tile of rows; `in` is the block's record. */
 LANES_INLINE void strip_block(const int format, const lane_i *w, const strip_scales *s,
                               const uint8_t *in, const int tile, lane_f *acc) {
-    const int zero = strip_zero(format), most = strip_most(format);
     LANES_UNROLL
     for (int x = 0; x < tile; x++) {
-        const int8_t *q = (const int8_t *)in + 32 * x;
         const uint8_t *meta = in + 32 * tile + 4 * x;
-        const lane_i none = {0};
-        if (packed_part(format) == 32) {
-            const lane_i from = zero ? lane_left(lane_all(meta + CPU_IN_SUM * tile), zero) : none;
-            const lane_f f = lane_to_f(lane_dots(most, w, q, 8, from));
-            acc[x] = lane_fma(lane_mul(f, s->d[0]), lane_all_f(meta + CPU_IN_D * tile), acc[x]);
-            if (packed_least(format) > 0)
-                acc[x] = lane_fma(s->least[0], lane_all_f(meta + CPU_IN_S * tile), acc[x]);
-            if (packed_least(format) < 0)
-                acc[x] = lane_fnma(s->least[0], lane_all_f(meta + CPU_IN_S * tile), acc[x]);
-        } else {
-            const lane_i sums[2] = {lane_all(meta + CPU_IN_HALVES * tile),
-                                    lane_all(meta + (CPU_IN_HALVES + 4) * tile)};
-            lane_f f[2];
-            LANES_UNROLL
-            for (int i = 0; i < 2; i++)
-                f[i] = lane_to_f(lane_dots(most, w + 4 * i, q + 16 * i, 4,
-                                           zero ? lane_left(sums[i], zero) : none));
-            lane_f both = lane_fma(f[0], s->d[0], lane_mul(f[1], s->d[1]));
-            if (packed_least(format) < 0) { /* the sums are negated */
-                both = lane_fma(s->least[0], lane_to_f(sums[0]), both);
-                both = lane_fma(s->least[1], lane_to_f(sums[1]), both);
-            }
-            acc[x] = lane_fma(both, lane_all_f(meta + CPU_IN_D * tile), acc[x]);
-        }
+        const lane_f f = strip_products(format, w, s, (const int8_t *)in + 32 * x,
+                                        meta + CPU_IN_SUM * tile, tile);
+        acc[x] = lane_fma(f, lane_all_f(meta + CPU_IN_D * tile), acc[x]);
+        if (packed_part(format) == 32 && packed_least(format) > 0)
+            acc[x] = lane_fma(s->least[0], lane_all_f(meta + CPU_IN_S * tile), acc[x]);
+        if (packed_part(format) == 32 && packed_least(format) < 0)
+            acc[x] = lane_fnma(s->least[0], lane_all_f(meta + CPU_IN_S * tile), acc[x]);
     }
 }
 
-/* acc[v · tile + x] += vector v of n × activation row x of a tile. Vector v is the v-th after rows
- * r … r + LANES - 1 of a strip, in that strip and the ones behind it. */
-LANES_INLINE void strip_tile(const int format, const uint8_t *strip, size_t strip_bytes,
-                             const int r, int64_t k, const uint8_t *in, const int tile, const int n,
+/* Whether any row of the tile has a rest in this block. */
+LANES_INLINE int strip_rests(const uint8_t *in, const int tile) {
+    uint32_t any = 0;
+    LANES_UNROLL
+    for (int i = 0; i < tile; i += 4) {
+        uint32_t flags;
+        memcpy(&flags, in + cpu_in_flag(tile, i), sizeof flags);
+        any |= flags;
+    }
+    return any != 0;
+}
+
+/* acc[x] += block · rest of row x where it has one. The sums leave their registers for it. */
+LANES_INLINE void strip_block_rests(const int format, const lane_i *w, const strip_scales *s,
+                                    const uint8_t *in, const uint8_t *rest, const int tile,
+                                    lane_f *acc) {
+    const float part = 1.0f / 256.0f;
+    lane_f sums[CPU_TILE_MOST];
+    LANES_UNROLL
+    for (int x = 0; x < tile; x++) sums[x] = acc[x];
+    _Pragma("GCC unroll 1") for (int x = 0; x < tile; x++) {
+        if (!in[cpu_in_flag(tile, x)]) continue;
+        const lane_f f = strip_products(format, w, s, (const int8_t *)rest + 32 * x,
+                                        rest + 32 * tile + 4 * x + CPU_REST_SUM * tile, tile);
+        const lane_f d = lane_mul(lane_all_f(in + 32 * tile + 4 * x), lane_all_f(&part));
+        sums[x] = lane_fma(f, d, sums[x]);
+    }
+    LANES_UNROLL
+    for (int x = 0; x < tile; x++) acc[x] = sums[x];
+}
+
+/* acc[v · tile + x] += the n vectors of a strip from row r on × activation row x of a tile. */
+LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r, int64_t k,
+                             const uint8_t *in, const uint8_t *rest, const int tile, const int n,
                              lane_f *acc) {
-    const int columns = packed_scale_columns(format);
+    const int n_group = packed_group(format), is_super = packed_super(format);
     const size_t part_bytes = (size_t)(32 / packed_part(format)) * packed_part_bytes(format);
-    size_t super = 0, block = packed_scales(format, k);
-    for (int64_t c = 0; c < k; c += columns, super += packed_scale_bytes(format)) {
-        size_t part = super + 2 * packed_part_bytes(format);
-        for (int i = 0; i < columns / 32; i++) {
+    for (int64_t b = 0; b < k / 32; b += n_group) {
+        const int n_blocks = is_super || k / 32 - b >= n_group ? n_group : (int)(k / 32 - b);
+        const uint8_t *super = strip, *part = strip + 2 * packed_part_bytes(format);
+        strip += packed_head_bytes(format);
+        for (int i = 0; i < n_blocks; i++) {
+            const int rests = strip_rests(in, tile);
             LANES_UNROLL
             for (int v = 0; v < n; v++) {
-                const int at = r / LANES + v, row = at % STRIP_PARTS * LANES;
-                const uint8_t *from = strip + (size_t)(at / STRIP_PARTS) * strip_bytes;
+                const int row = r + LANES * v;
                 lane_i w[8];
-                strip_numbers(format, from + block + 4 * row, w);
-                const strip_scales s = strip_load_scales(format, from + super, from + part, row);
+                strip_numbers(format, strip + 4 * row, w);
+                const strip_scales s = strip_load_scales(format, super, part, row);
                 strip_block(format, w, &s, in, tile, acc + v * tile);
+                if (rests) strip_block_rests(format, w, &s, in, rest, tile, acc + v * tile);
             }
-            block += packed_block_bytes(format);
-            in += (size_t)tile * CPU_IN_BYTES;
-            part += part_bytes;
+            strip += packed_block_bytes(format);
+            in += cpu_in_bytes(tile);
+            rest += CPU_REST_BYTES * tile;
+            if (is_super)
+                part += part_bytes;
+            else
+                super += packed_scale_bytes(format);
         }
     }
 }
@@ -171,22 +215,23 @@ LANES_INLINE lane_f strip_floats(const int format, const uint8_t *strip, int64_t
     return format == KERN_F16 ? lane_halves(p) : lane_brains(p);
 }
 
-/* As strip_tile, for weights that are floats. */
-LANES_INLINE void strip_tile_floats(const int format, const uint8_t *strip, size_t strip_bytes,
-                                    const int r, int64_t k, const float *in, const int tile,
-                                    const int n, lane_f *acc) {
+/* As strip_tile, for weights that are floats. Vectors beyond the strip are of another one, `gap`
+ * bytes behind it, and so on: one's additions hide another's latency, and memory is read in as many
+ * streams. */
+LANES_INLINE void strip_tile_floats(const int format, const uint8_t *strip, size_t gap, const int r,
+                                    int64_t k, const float *in, const int tile, const int n,
+                                    lane_f *acc) {
     for (int64_t c = 0; c < k; c += STRIP_PIECE) {
         const int64_t end = c + STRIP_PIECE < k ? c + STRIP_PIECE : k;
-        lane_f sums[16];
+        lane_f sums[STRIP_SUMS];
         LANES_UNROLL
         for (int i = 0; i < n * tile; i++) sums[i] = lane_zero();
         for (int64_t j = c; j < end; j++) {
             LANES_UNROLL
             for (int v = 0; v < n; v++) {
                 const int at = v + r / LANES;
-                const lane_f w =
-                    strip_floats(format, strip + (size_t)(at / STRIP_PARTS) * strip_bytes, j,
-                                 at % STRIP_PARTS * LANES);
+                const lane_f w = strip_floats(format, strip + (size_t)(at / STRIP_PARTS) * gap, j,
+                                              at % STRIP_PARTS * LANES);
                 LANES_UNROLL
                 for (int x = 0; x < tile; x++)
                     sums[v * tile + x] =
@@ -219,53 +264,57 @@ LANES_INLINE void strip_put(const cpu_product *p, const lane_f *acc, int64_t n, 
     }
 }
 
-/* n vectors from row r of strip i on, times tile i_tile of the activations. */
-LANES_INLINE void strip_vectors_put(const cpu_product *p, const int format, int64_t i, const int r,
-                                    const int n, int64_t i_tile, const int tile) {
+/* n vectors from row r of strip i on (and of strips `gap` apart), times tile i_tile of the
+ * activations. */
+LANES_INLINE void strip_vectors_put(const cpu_product *p, const int format, int64_t i, int64_t gap,
+                                    const int r, const int n, int64_t i_tile, const int tile) {
     const uint8_t *strip = (const uint8_t *)p->w->bound + (size_t)i * p->strip_bytes;
     const int64_t k = p->w->n_columns;
-    lane_f acc[16];
+    lane_f acc[STRIP_SUMS];
     LANES_UNROLL
     for (int j = 0; j < n * tile; j++) acc[j] = lane_zero();
     if (packed_is_float(format))
-        strip_tile_floats(format, strip, p->strip_bytes, r, k, cpu_in_floats(p->in, i_tile), tile,
-                          n, acc);
+        strip_tile_floats(format, strip, (size_t)gap * p->strip_bytes, r, k,
+                          cpu_in_floats(p->in, i_tile), tile, n, acc);
     else
-        strip_tile(format, strip, p->strip_bytes, r, k, cpu_in_blocks(p->in, i_tile), tile, n, acc);
+        strip_tile(format, strip, r, k, cpu_in_blocks(p->in, i_tile), cpu_in_rests(p->in, i_tile),
+                   tile, n, acc);
     LANES_UNROLL
-    for (int v = 0; v < n; v++)
-        strip_put(p, acc + v * tile, CPU_STRIP * i + r + LANES * v, i_tile * tile, tile);
+    for (int v = 0; v < n; v++) {
+        const int at = r / LANES + v;
+        strip_put(p, acc + v * tile,
+                  CPU_STRIP * (i + at / STRIP_PARTS * gap) + at % STRIP_PARTS * LANES,
+                  i_tile * tile, tile);
+    }
 }
 
-/* Strips first … end - 1, a few at a time: memory is read in as many streams, and one sum's
- * additions hide another's latency. */
+/* Strips first … end - 1 of floats for one or two rows: a few at a time, far apart. */
 LANES_INLINE void strips_streamed(const cpu_product *p, const int format, int64_t first,
                                   int64_t end, const int tile) {
     const int streams = STRIP_STREAMS / tile;
-    int64_t i = first;
-    for (; i + streams <= end; i += streams)
-        for (int64_t t = 0; t < p->in->n_tiles; t++)
-            strip_vectors_put(p, format, i, 0, streams * STRIP_PARTS, t, tile);
-    for (; i < end; i++)
-        for (int64_t t = 0; t < p->in->n_tiles; t++)
-            strip_vectors_put(p, format, i, 0, STRIP_PARTS, t, tile);
+    const int64_t gap = (end - first) / streams;
+    for (int64_t i = first; i < first + gap; i++)
+        strip_vectors_put(p, format, i, gap, 0, streams * STRIP_PARTS, 0, tile);
+    for (int64_t i = first + gap * streams; i < end; i++)
+        strip_vectors_put(p, format, i, 0, 0, STRIP_PARTS, 0, tile);
 }
 
 LANES_INLINE void strips_tiled(const cpu_product *p, const int format, int64_t first, int64_t end,
                                const int tile) {
-    if (tile * 2 <= STRIP_STREAMS) {
+    const int is_float = packed_is_float(format);
+    if (is_float && 2 * tile <= STRIP_STREAMS && p->in->n_tiles == 1) {
         strips_streamed(p, format, first, end, tile);
         return;
     }
     const int n = strip_vectors(format, tile);
-    const int64_t most = STRIP_INPUTS / (int64_t)cpu_in_tile_bytes(p->in, packed_is_float(format));
+    const int64_t most = STRIP_INPUTS / (int64_t)cpu_in_tile_bytes(p->in, is_float);
     const int64_t step = most > 0 ? most : 1;
     for (int64_t t = 0; t < p->in->n_tiles; t += step) {
         const int64_t stop = t + step < p->in->n_tiles ? t + step : p->in->n_tiles;
         for (int64_t i = first; i < end; i++)
             for (int64_t j = t; j < stop; j++)
                 for (int r = 0; r < CPU_STRIP; r += n * LANES)
-                    strip_vectors_put(p, format, i, r, n, j, tile);
+                    strip_vectors_put(p, format, i, 0, r, n, j, tile);
     }
 }
 

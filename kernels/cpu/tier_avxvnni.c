@@ -1,10 +1,9 @@
 /* tier_avxvnni.c: the AVX-VNNI tier: AVX2 with dot products of bytes. */
-#include "products.h"
 #include "x86_ops.h"
 
 const cpu_tier cpu_tier_avxvnni = {
     .tier = KERN_TIER_AVXVNNI,
-    TIER_PRODUCTS,
+    .products = &cpu_products_avxvnni,
     TIER_ROW_OPS,
     .kv_store = kv_store,
 };

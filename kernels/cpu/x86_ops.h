@@ -5,17 +5,27 @@
 
 #include "row_ops.h"
 
-/* The largest of 8 non-negative floats, as their bits: a NaN or an infinity is above all others. */
-V8_INLINE uint32_t largest_bits(__m256i v) {
-    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+static inline float block_largest(const float *x) {
+    /* as integers: a NaN or an infinity is above all others */
+    __m256i most = _mm256_setzero_si256();
+    for (int j = 0; j < 4; j++) {
+        __m256i v = _mm256_castps_si256(_mm256_loadu_ps(x + 8 * j));
+        most = _mm256_max_epi32(most, _mm256_and_si256(v, _mm256_set1_epi32(0x7fffffff)));
+    }
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
-    return (uint32_t)_mm_cvtsi128_si32(m);
+    return _mm_cvtss_f32(_mm_castsi128_ps(m));
 }
 
-/* The sums of the two halves of 32 int8. */
-V8_INLINE void sum_halves(__m256i q, int32_t sums[2]) {
-    __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
+/* 32 numbers as bytes in their order, and the sums of the two halves. */
+static inline void block_put(const __m256i v[4], int8_t *q, int32_t sums[2]) {
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+    bytes = _mm256_permutevar8x32_epi32(bytes, order);
+    _mm256_storeu_si256((__m256i *)(void *)q, bytes);
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
     __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
     __m128i sum = _mm_hadd_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));
     sum = _mm_hadd_epi32(sum, sum);
@@ -23,38 +33,25 @@ V8_INLINE void sum_halves(__m256i q, int32_t sums[2]) {
     sums[1] = _mm_extract_epi32(sum, 1);
 }
 
-static void quantise(const float *x, int64_t n, uint8_t *to, int32_t tile, int32_t i) {
-    const __m256i absolute = _mm256_set1_epi32(0x7fffffff);
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    for (int64_t b = 0; b < n; b += 32, to += (size_t)tile * CPU_IN_BYTES) {
-        __m256 v[4];
-        __m256i most = _mm256_setzero_si256(), q[4];
-        for (int j = 0; j < 4; j++) {
-            v[j] = _mm256_loadu_ps(x + b + 8 * j);
-            most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(v[j]), absolute));
-        }
-        uint32_t bits = largest_bits(most);
-        const int finite = bits < 0x7f800000u;
-        float largest, scale = 0.0f, d = 0.0f;
-        memcpy(&largest, &bits, sizeof largest);
-        if (finite && largest >= 1e-35f) {
-            scale = 127.0f / largest;
-            d = largest / 127.0f;
-        }
-        for (int j = 0; j < 4; j++)
-            q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], _mm256_set1_ps(scale)));
-        __m256i bytes =
-            _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-        bytes = _mm256_permutevar8x32_epi32(bytes, order);
-        if (!finite) {
-            bytes = _mm256_setzero_si256();
-            d = NAN;
-        }
-        _mm256_storeu_si256((__m256i *)(void *)to, bytes);
-        int32_t sums[2];
-        sum_halves(bytes, sums);
-        put_record(to, tile, i, d, sums);
+static inline void block_round(const float *x, float scale, int8_t *q, int32_t sums[2]) {
+    __m256i v[4];
+    for (int j = 0; j < 4; j++)
+        v[j] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * j), _mm256_set1_ps(scale)));
+    block_put(v, q, sums);
+}
+
+static inline void block_rest(const float *x, float scale, const int8_t *q, int8_t *rest,
+                              int32_t sums[2]) {
+    __m256i v[4];
+    for (int j = 0; j < 4; j++) {
+        const __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)(q + 8 * j));
+        const __m256 whole = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+        const __m256 y = _mm256_fmsub_ps(_mm256_loadu_ps(x + 8 * j), _mm256_set1_ps(scale), whole);
+        v[j] = _mm256_cvtps_epi32(_mm256_mul_ps(y, _mm256_set1_ps(256.0f)));
+        v[j] = _mm256_max_epi32(v[j], _mm256_set1_epi32(-127));
+        v[j] = _mm256_min_epi32(v[j], _mm256_set1_epi32(127));
     }
+    block_put(v, rest, sums);
 }
 
 static void kv_store(kern_kv type, const float *x, int32_t n, void *to) {

@@ -94,13 +94,27 @@ static kern_store *bind(kern_device *d, kern_weight *w, bool product) {
     return store;
 }
 
-/* The value that a block format sees of x[i]. */
-static double rounded(const float *x, int64_t i) {
-    const float *block = x + i / 32 * 32;
+/* max|x| of block b, 0 if nothing of it is left. */
+static float block_most(const float *x, int64_t b) {
     float largest = 0;
-    for (int j = 0; j < 32; j++) largest = fabsf(block[j]) > largest ? fabsf(block[j]) : largest;
-    if (largest < 1e-35f) return 0;
-    return (double)(largest / 127.0f) * (double)nearbyintf(x[i] * (127.0f / largest));
+    for (int64_t j = 32 * b; j < 32 * b + 32; j++)
+        largest = fabsf(x[j]) > largest ? fabsf(x[j]) : largest;
+    return largest < 1e-35f ? 0 : largest;
+}
+
+/* The value that a block format sees of x[i] of k: in blocks whose d is more than twice the mean what
+ * rounding left is rounded again, 256 times as fine. */
+static double rounded(const float *x, int64_t i, int64_t k) {
+    const float most = block_most(x, i / 32), d = most / 127.0f, scale = 127.0f / most;
+    float sum = 0;
+    for (int64_t b = 0; b < k / 32; b++) sum += block_most(x, b) / 127.0f;
+    if (most == 0) return 0;
+    double q = nearbyintf(x[i] * scale);
+    if (d > sum / (float)(k / 32) * 2) {
+        const double rest = nearbyintf((float)((double)x[i] * (double)scale - q) * 256.0f);
+        q += (rest > 127 ? 127 : rest < -127 ? -127 : rest) / 256;
+    }
+    return (double)d * q;
 }
 
 static int same_bits(const float *a, const float *b, int64_t n) {
@@ -155,7 +169,7 @@ static void test_product(kern_device *d, int32_t format, int64_t n, int64_t k, i
                 double sum = bias_f32[i], size = fabs(sum) + 1e-3;
                 for (int64_t j = 0; j < k; j++) {
                     double a =
-                        w->format->block_size > 1 ? rounded(x + t * k, j) : (double)x[t * k + j];
+                        w->format->block_size > 1 ? rounded(x + t * k, j, k) : (double)x[t * k + j];
                     sum += a * (double)dense[i * k + j];
                     size += fabs(a * (double)dense[i * k + j]);
                 }
