@@ -157,17 +157,22 @@ LANES_INLINE int strip_rests(const uint8_t *in, const int tile) {
     return any != 0;
 }
 
-/* acc[x] += block · rest of row x where it has one. The sums leave their registers for it. */
-LANES_INLINE void strip_block_rests(const int format, const lane_i *w, const strip_scales *s,
-                                    const uint8_t *in, const uint8_t *rest, const int tile,
-                                    lane_f *acc) {
+/* acc[x] += block · rest of row x where it has one. The block is read again, and sums leave their
+ * registers for it: the way without rests has all of them. */
+LANES_INLINE void strip_block_rests(const int format, const uint8_t *block, const uint8_t *super,
+                                    const uint8_t *parts, const int row, const uint8_t *in,
+                                    const uint8_t *rest, const int tile, lane_f *acc) {
+    __asm__ volatile("" ::: "memory");
+    lane_i w[8];
+    strip_numbers(format, block + 4 * row, w);
+    const strip_scales s = strip_load_scales(format, super, parts, row);
     const float part = 1.0f / 256.0f;
     lane_f sums[CPU_TILE_MOST];
     LANES_UNROLL
     for (int x = 0; x < tile; x++) sums[x] = acc[x];
     _Pragma("GCC unroll 1") for (int x = 0; x < tile; x++) {
         if (!in[cpu_in_flag(tile, x)]) continue;
-        const lane_f f = strip_products(format, w, s, (const int8_t *)rest + 32 * x,
+        const lane_f f = strip_products(format, w, &s, (const int8_t *)rest + 32 * x,
                                         rest + 32 * tile + 4 * x + CPU_REST_SUM * tile, tile);
         const lane_f d = lane_mul(lane_all_f(in + 32 * tile + 4 * x), lane_all_f(&part));
         sums[x] = lane_fma(f, d, sums[x]);
@@ -187,7 +192,6 @@ LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r
         const uint8_t *super = strip, *part = strip + 2 * packed_part_bytes(format);
         strip += packed_head_bytes(format);
         for (int i = 0; i < n_blocks; i++) {
-            const int rests = strip_rests(in, tile);
             LANES_UNROLL
             for (int v = 0; v < n; v++) {
                 const int row = r + LANES * v;
@@ -195,7 +199,12 @@ LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r
                 strip_numbers(format, strip + 4 * row, w);
                 const strip_scales s = strip_load_scales(format, super, part, row);
                 strip_block(format, w, &s, in, tile, acc + v * tile);
-                if (rests) strip_block_rests(format, w, &s, in, rest, tile, acc + v * tile);
+            }
+            if (strip_rests(in, tile)) {
+                LANES_UNROLL
+                for (int v = 0; v < n; v++)
+                    strip_block_rests(format, strip, super, part, r + LANES * v, in, rest, tile,
+                                      acc + v * tile);
             }
             strip += packed_block_bytes(format);
             in += cpu_in_bytes(tile);
