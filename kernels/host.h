@@ -62,6 +62,8 @@ struct kern_pages {
     size_t page_bytes, layer_bytes;        /* layer_bytes: keys and values of a layer in a page */
     size_t key_row_bytes, value_row_bytes; /* one head of one position, in a page */
     unsigned char **pages;                 /* NULL until reserved */
+    int32_t slab_pages;                    /* memory is taken for so many neighbours at a time */
+    unsigned char **slabs;
 };
 /* A row of head_dim numbers as in files. 32 numbers are whole rows in all types. */
 size_t host_kv_row_bytes(kern_kv type, int32_t head_dim);

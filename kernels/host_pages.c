@@ -10,6 +10,8 @@
 
 #define Q8_BLOCK 32
 #define Q8_BYTES 34 /* f16 scale, 32 int8 */
+#define SLAB_BYTES                                                                                 \
+    ((size_t)8 << 20) /* at most, but for one page: a few of the system's huge pages */
 
 size_t host_kv_row_bytes(kern_kv type, int32_t head_dim) {
     const size_t n = (size_t)head_dim;
@@ -117,13 +119,17 @@ int host_pages_open(kern_device *device, const kern_kv_shape *shape, int32_t n_p
                          "kv q8_0 asks head sizes that are multiples of %d, these are %d and %d",
                          Q8_BLOCK, shape->head_dim_k, shape->head_dim_v);
     kern_pages *pages = kern_alloc(sizeof *pages);
-    if (pages && page_layout(shape, pages) == 0)
+    if (pages && page_layout(shape, pages) == 0) {
+        const size_t fit = pages->page_bytes ? SLAB_BYTES / pages->page_bytes : 1;
+        pages->slab_pages = fit < 1 ? 1 : fit < (size_t)n_pages ? (int32_t)fit : n_pages;
+        pages->n_pages = n_pages;
         pages->pages = kern_alloc_array((size_t)n_pages, sizeof *pages->pages);
-    if (!pages || !pages->pages) {
-        kern_free(pages);
+        pages->slabs = kern_alloc_array((size_t)n_pages, sizeof *pages->slabs);
+    }
+    if (!pages || !pages->pages || !pages->slabs) {
+        host_pages_close(device, pages);
         return host_fail(device, KERN_NO_MEMORY, "out of memory: a table of %d pages", n_pages);
     }
-    pages->n_pages = n_pages;
     *out = pages;
     return KERN_OK;
 }
@@ -131,7 +137,9 @@ int host_pages_open(kern_device *device, const kern_kv_shape *shape, int32_t n_p
 void host_pages_close(kern_device *device, kern_pages *pages) {
     (void)device;
     if (!pages) return;
-    for (int32_t i = 0; i < pages->n_pages; i++) kern_free_aligned(pages->pages[i]);
+    if (pages->slabs)
+        for (int32_t i = 0; i < pages->n_pages; i++) kern_free_aligned(pages->slabs[i]);
+    kern_free(pages->slabs);
     kern_free(pages->pages);
     kern_free(pages);
 }
@@ -139,10 +147,15 @@ void host_pages_close(kern_device *device, kern_pages *pages) {
 int host_page_reserve(kern_device *device, kern_pages *pages, int32_t page) {
     assert(page >= 0 && page < pages->n_pages);
     if (pages->pages[page]) return KERN_OK;
-    pages->pages[page] = kern_alloc_aligned(64, pages->page_bytes);
-    if (pages->pages[page]) return KERN_OK;
-    return host_fail(device, KERN_NO_MEMORY, "out of memory: %zu bytes asked for a cache page",
-                     pages->page_bytes);
+    unsigned char **slab = &pages->slabs[page / pages->slab_pages];
+    const size_t bytes = (size_t)pages->slab_pages * pages->page_bytes;
+    if (!*slab) *slab = kern_alloc_huge(bytes);
+    if (!*slab)
+        return host_fail(device, KERN_NO_MEMORY, "out of memory: %zu bytes asked for cache pages",
+                         bytes);
+    pages->pages[page] = *slab + (size_t)(page % pages->slab_pages) * pages->page_bytes;
+    memset(pages->pages[page], 0, pages->page_bytes); /* its memory is taken only now */
+    return KERN_OK;
 }
 
 int host_page_copy(kern_device *device, kern_pages *pages, int32_t to, int32_t from,

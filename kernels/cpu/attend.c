@@ -226,9 +226,9 @@ typedef struct attend_split {
 } attend_split;
 
 /* It answers all threads alike. */
-static attend_split split_of(const cpu_run *r, const plan_op *op) {
+static attend_split split_of(const cpu_run *r, const plan_op *op, int n_threads) {
     attend_split s = {0};
-    if (units_of(r, op) >= 4 * (int64_t)kern_pool_threads(r->device->pool)) return s;
+    if (units_of(r, op) >= 4 * (int64_t)n_threads) return s;
     for (int32_t i = 0; i < r->scratch->n_tiles; i++) {
         int32_t first, end;
         tile_chunks(r, op, &r->scratch->tiles[i], &first, &end);
@@ -250,9 +250,8 @@ static float *state_of(const cpu_run *r, const plan_op *op, const attend_split *
 
 /* The chunks from the i_round · round-th of its tile on that a task or a fold may take. */
 static void split_compute(cpu_run *r, const plan_op *op, const attend_split *s, int32_t i_round,
-                          attend_memory *m) {
+                          int n_threads, attend_memory *m) {
     const int64_t n = units_of(r, op) * s->round, floats = cpu_partial_floats(op->head_dim_v);
-    const int n_threads = kern_pool_threads(r->device->pool);
     int64_t i;
     while ((i = kern_pool_next(r->device->pool, n)) >= 0) {
         if (cpu_stopped(r)) return;
@@ -289,13 +288,14 @@ static void split_fold(cpu_run *r, const plan_op *op, const attend_split *s, int
     }
 }
 
-static void attend_in_rounds(cpu_run *r, const plan_op *op, const attend_split *s, int i_thread) {
+static void attend_in_rounds(cpu_run *r, const plan_op *op, const attend_split *s, int i_thread,
+                             int n_threads) {
     kern_pool *pool = r->device->pool;
     attend_memory m = thread_memory(r, op, i_thread);
     const int32_t n_rounds = (s->n_chunks + s->round - 1) / s->round;
     for (int32_t i_round = 0; i_round < n_rounds; i_round++) {
         if (i_round > 0) kern_pool_barrier(pool);
-        split_compute(r, op, s, i_round, &m);
+        split_compute(r, op, s, i_round, n_threads, &m);
         kern_pool_barrier(pool);
         int64_t i;
         while ((i = kern_pool_next(pool, r->scratch->n_tiles * (int64_t)op->n_heads)) >= 0) {
@@ -309,10 +309,10 @@ static void attend_in_rounds(cpu_run *r, const plan_op *op, const attend_split *
     }
 }
 
-void cpu_attend(cpu_run *r, const plan_op *op, int i_thread) {
-    const attend_split s = split_of(r, op);
+void cpu_attend(cpu_run *r, const plan_op *op, int i_thread, int n_threads) {
+    const attend_split s = split_of(r, op, n_threads);
     if (s.n_chunks > 0) {
-        attend_in_rounds(r, op, &s, i_thread);
+        attend_in_rounds(r, op, &s, i_thread, n_threads);
         return;
     }
     attend_memory m = thread_memory(r, op, i_thread);

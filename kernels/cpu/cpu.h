@@ -237,7 +237,8 @@ void cpu_rope_fill(cpu_run *, int32_t first, int32_t end);
 const float *cpu_vector(const kern_weight *); /* f32 values of a bound vector; NULL of NULL */
 
 /* attend.c */
-void cpu_attend_tiles(cpu_scratch *, const kern_batch *);  /* from the rows */
-void cpu_attend(cpu_run *, const plan_op *, int i_thread); /* all threads, even of a stopped run */
+void cpu_attend_tiles(cpu_scratch *, const kern_batch *); /* from the rows */
+/* All threads come to it alike, even of a stopped run. */
+void cpu_attend(cpu_run *, const plan_op *, int i_thread, int n_threads);
 
 #endif

@@ -126,7 +126,7 @@ static void run_thread(void *data, int i_thread, int n_threads) {
             if (work) products(r, i, n, i_thread, n_threads);
             i = n;
         } else {
-            cpu_attend(r, &ops[i], i_thread);
+            cpu_attend(r, &ops[i], i_thread, n_threads);
             cpu_lap_end(r, i_thread, i);
             i++;
         }
