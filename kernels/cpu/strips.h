@@ -181,10 +181,15 @@ LANES_INLINE void strip_block_rests(const int format, const uint8_t *block, cons
     for (int x = 0; x < tile; x++) acc[x] = sums[x];
 }
 
+LANES_INLINE void strip_prefetch(const uint8_t *p, const size_t bytes) {
+    LANES_UNROLL
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+}
+
 /* acc[v · tile + x] += the n vectors of a strip from row r on × activation row x of a tile. */
 LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r, int64_t k,
-                             const uint8_t *in, const uint8_t *rest, const int tile, const int n,
-                             lane_f *acc) {
+                             const uint8_t *in, const uint8_t *rest, size_t ahead, const int tile,
+                             const int n, lane_f *acc) {
     const int n_group = packed_group(format), is_super = packed_super(format);
     const size_t part_bytes = (size_t)(32 / packed_part(format)) * packed_part_bytes(format);
     for (int64_t b = 0; b < k / 32; b += n_group) {
@@ -192,6 +197,8 @@ LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r
         const uint8_t *super = strip, *part = strip + 2 * packed_part_bytes(format);
         strip += packed_head_bytes(format);
         for (int i = 0; i < n_blocks; i++) {
+            if (tile > 2 && packed_bits(format) < 8)
+                strip_prefetch(strip + ahead, packed_block_bytes(format));
             LANES_UNROLL
             for (int v = 0; v < n; v++) {
                 const int row = r + LANES * v;
@@ -287,7 +294,7 @@ LANES_INLINE void strip_vectors_put(const cpu_product *p, const int format, int6
                           cpu_in_floats(p->in, i_tile), tile, n, acc);
     else
         strip_tile(format, strip, r, k, cpu_in_blocks(p->in, i_tile), cpu_in_rests(p->in, i_tile),
-                   tile, n, acc);
+                   i_tile % p->in->n_tiles == 0 ? p->strip_bytes : 0, tile, n, acc);
     LANES_UNROLL
     for (int v = 0; v < n; v++) {
         const int at = r / LANES + v;
