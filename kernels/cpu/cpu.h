@@ -137,9 +137,10 @@ extern const cpu_products cpu_products_plain, cpu_products_avx2, cpu_products_av
 typedef struct cpu_tier {
     kern_tier tier;
     const cpu_products *products;
-    /* x[n] to the records, from `blocks` and `rests` on, of row i of a tile */
+    /* x[end - first, n] to the records, from `blocks` and `rests` on, of rows first … end - 1 of a
+     * tile */
     void (*quantise)(const float *x, int64_t n, uint8_t *blocks, uint8_t *rests, int32_t tile,
-                     int32_t i);
+                     int32_t first, int32_t end);
     /* y[n] from x[n]; w, b f32 [n]; y may be x */
     void (*norm_rms)(const float *x, const float *w, float *y, int64_t n, float eps);
     void (*norm_layer)(const float *x, const float *w, const float *b, float *y, int64_t n,

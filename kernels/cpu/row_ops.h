@@ -109,46 +109,55 @@ static inline float get_float(const uint8_t *from) {
     return x;
 }
 
-enum {
-    REST_TIMES = 2
-}; /* blocks whose d is larger than so many times the row's mean have a rest */
+enum { REST_TIMES = 2 }; /* blocks whose d is so many times the row's mean, or more, have a rest */
+
+/* What rounding left of a block, and s with it. */
+static inline void put_rest(const float *x, uint8_t *block, uint8_t *rest, int32_t tile,
+                            int32_t i) {
+    const size_t w = (size_t)tile, meta = 32 * w + 4 * (size_t)i, q = 32 * (size_t)i;
+    const float d = get_float(block + meta + CPU_IN_D * w);
+    const float s = get_float(block + meta + CPU_IN_S * w);
+    int32_t sums[2];
+    block_rest(x, 127.0f / block_largest(x), (const int8_t *)block + q, (int8_t *)rest + q, sums);
+    put_sums(rest + meta, w, sums);
+    put_float(block + meta + CPU_IN_S * w, s + d / 256.0f * (float)(sums[0] + sums[1]));
+    block[cpu_in_flag(tile, i)] = 1;
+}
 
 /* d and s come to the records as max|x| / 127 of the block and d · Σq; a row's largest blocks then
- * get their rests. Most of what rounding costs is where a few columns hold outliers. */
+ * get their rests. Most of what rounding costs is where a few columns hold outliers. All rows of a
+ * block are done together, while its record is in the nearest cache. */
 static void quantise(const float *x, int64_t n, uint8_t *blocks, uint8_t *rests, int32_t tile,
-                     int32_t i) {
+                     int32_t first, int32_t end) {
     const size_t w = (size_t)tile, bytes = cpu_in_bytes(tile);
-    const size_t meta = 32 * w + 4 * (size_t)i, q = 32 * (size_t)i;
-    const size_t flag = cpu_in_flag(tile, i);
-    float sum = 0.0f;
+    float sum[CPU_TILE_MOST] = {0};
     uint8_t *to = blocks;
     for (int64_t b = 0; b < n; b += 32, to += bytes) {
-        const float largest = block_largest(x + b);
-        const int finite = largest < INFINITY, some = finite && largest >= 1e-35f;
-        const float d = !finite ? NAN : some ? largest / 127.0f : 0.0f;
-        int32_t sums[2] = {0, 0};
-        if (some)
-            block_round(x + b, 127.0f / largest, (int8_t *)to + q, sums);
-        else
-            memset(to + q, 0, 32);
-        put_float(to + meta + CPU_IN_D * w, d);
-        put_float(to + meta + CPU_IN_S * w, d * (float)(sums[0] + sums[1]));
-        put_sums(to + meta + CPU_IN_SUM * w, w, sums);
-        to[flag] = 0;
-        sum += d;
+        const float *block = x + b;
+        for (int32_t i = first; i < end; i++, block += n) {
+            const float largest = block_largest(block);
+            const int finite = largest < INFINITY, some = finite && largest >= 1e-35f;
+            const float d = !finite ? NAN : some ? largest / 127.0f : 0.0f;
+            int32_t sums[2] = {0, 0};
+            uint8_t *meta = to + 32 * w + 4 * (size_t)i;
+            if (some)
+                block_round(block, 127.0f / largest, (int8_t *)to + 32 * i, sums);
+            else
+                memset(to + 32 * i, 0, 32);
+            put_float(meta + CPU_IN_D * w, d);
+            put_float(meta + CPU_IN_S * w, d * (float)(sums[0] + sums[1]));
+            put_sums(meta + CPU_IN_SUM * w, w, sums);
+            to[cpu_in_flag(tile, i)] = 0;
+            sum[i] += d;
+        }
     }
-    const float most = sum / (float)(n / 32) * REST_TIMES;
-    to = blocks;
-    for (int64_t b = 0; b < n; b += 32, to += bytes, rests += CPU_REST_BYTES * w) {
-        const float d = get_float(to + meta + CPU_IN_D * w);
-        if (!(d > most)) continue;
-        int32_t sums[2];
-        block_rest(x + b, 127.0f / block_largest(x + b), (const int8_t *)to + q,
-                   (int8_t *)rests + q, sums);
-        put_sums(rests + meta, w, sums);
-        const float s = get_float(to + meta + CPU_IN_S * w);
-        put_float(to + meta + CPU_IN_S * w, s + d / 256.0f * (float)(sums[0] + sums[1]));
-        to[flag] = 1;
+    for (int32_t i = first; i < end; i++, x += n) {
+        const float most = sum[i] / (float)(n / 32) * REST_TIMES;
+        const uint8_t *d = blocks + 32 * w + 4 * (size_t)i + CPU_IN_D * w;
+        for (int64_t b = 0; b < n / 32; b++, d += bytes)
+            if (get_float(d) > most)
+                put_rest(x + 32 * b, blocks + (size_t)b * bytes,
+                         rests + (size_t)b * CPU_REST_BYTES * w, tile, i);
     }
 }
 

@@ -145,23 +145,24 @@ LANES_INLINE void strip_block(const int format, const lane_i *w, const strip_sca
     }
 }
 
-/* Whether any row of the tile has a rest in this block. */
-LANES_INLINE int strip_rests(const uint8_t *in, const int tile) {
-    uint32_t any = 0;
+/* The rows of the tile that have a rest in this block, as bits. */
+LANES_INLINE uint32_t strip_rests(const uint8_t *in, const int tile) {
+    uint32_t rows = 0;
     LANES_UNROLL
     for (int i = 0; i < tile; i += 4) {
-        uint32_t flags;
+        uint32_t flags; /* four bytes of 0 or 1 */
         memcpy(&flags, in + cpu_in_flag(tile, i), sizeof flags);
-        any |= flags;
+        rows |= (flags * 0x10204080u >> 28) << i;
     }
-    return any != 0;
+    return rows;
 }
 
 /* acc[x] += block · rest of row x where it has one. The block is read again, and sums leave their
  * registers for it: the way without rests has all of them. */
 LANES_INLINE void strip_block_rests(const int format, const uint8_t *block, const uint8_t *super,
                                     const uint8_t *parts, const int row, const uint8_t *in,
-                                    const uint8_t *rest, const int tile, lane_f *acc) {
+                                    const uint8_t *rest, uint32_t rows, const int tile,
+                                    lane_f *acc) {
     __asm__ volatile("" ::: "memory");
     lane_i w[8];
     strip_numbers(format, block + 4 * row, w);
@@ -170,8 +171,8 @@ LANES_INLINE void strip_block_rests(const int format, const uint8_t *block, cons
     lane_f sums[CPU_TILE_MOST];
     LANES_UNROLL
     for (int x = 0; x < tile; x++) sums[x] = acc[x];
-    _Pragma("GCC unroll 1") for (int x = 0; x < tile; x++) {
-        if (!in[cpu_in_flag(tile, x)]) continue;
+    for (; rows != 0; rows &= rows - 1) {
+        const int x = __builtin_ctz(rows);
         const lane_f f = strip_products(format, w, &s, (const int8_t *)rest + 32 * x,
                                         rest + 32 * tile + 4 * x + CPU_REST_SUM * tile, tile);
         const lane_f d = lane_mul(lane_all_f(in + 32 * tile + 4 * x), lane_all_f(&part));
@@ -207,11 +208,12 @@ LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r
                 const strip_scales s = strip_load_scales(format, super, part, row);
                 strip_block(format, w, &s, in, tile, acc + v * tile);
             }
-            if (strip_rests(in, tile)) {
+            const uint32_t rests = strip_rests(in, tile);
+            if (rests != 0) {
                 LANES_UNROLL
                 for (int v = 0; v < n; v++)
-                    strip_block_rests(format, strip, super, part, r + LANES * v, in, rest, tile,
-                                      acc + v * tile);
+                    strip_block_rests(format, strip, super, part, r + LANES * v, in, rest, rests,
+                                      tile, acc + v * tile);
             }
             strip += packed_block_bytes(format);
             in += cpu_in_bytes(tile);
