@@ -24,7 +24,8 @@ static inline int32_t int_min(int32_t a, int32_t b) { return a < b ? a : b; }
 V8_INLINE void attend_prefetch(const unsigned char *p) { __builtin_prefetch(p, 0, 2); }
 
 /* Some rows of a page (f16) or of a tile (f32) that are summed up: x[n][n_columns]. `soon` is as
- * many rows of a page that is wanted soon: the processor does not foresee the step to it. */
+ * many rows of a page that is wanted soon: the processor does not foresee the step to it; NULL of a
+ * tile. */
 typedef struct attend_rows {
     const unsigned char *x, *soon;
     size_t stride; /* bytes */
@@ -37,15 +38,16 @@ V8_INLINE void attend_block(const attend_rows *r, const float *const *a, float *
                             int32_t first, const int n_queries, const int width, const int is_f16) {
     const size_t number = is_f16 ? 2 : 4, stride = r->stride;
     const unsigned char *x = r->x + (size_t)first * number, *soon = r->soon;
-    if (is_f16) soon += (size_t)first * number;
+    if (soon != NULL) soon += (size_t)first * number;
     vx sums[ATTEND_QUERIES][ATTEND_WIDTH];
     for (int q = 0; q < n_queries; q++)
         for (int j = 0; j < width; j++)
             sums[q][j] = r->fresh ? vx_set(0.0f) : vx_load(sum[q] + first + j * VX);
     for (int32_t i = 0; i < r->n; i++, x += stride) {
         vx factor[ATTEND_QUERIES];
-        if (is_f16) {
-            for (int j = 0; j < width * VX; j += 32) attend_prefetch(soon + 2 * j);
+        if (is_f16 || soon != NULL) {
+            for (size_t j = 0; j < (size_t)(width * VX) * number; j += 64)
+                attend_prefetch(soon + j);
             soon += stride;
         }
         for (int q = 0; q < n_queries; q++) factor[q] = vx_set(a[q][i]);
@@ -112,7 +114,11 @@ V8_INLINE void tile_q8(const unsigned char *x, const vx *scale, float *y) {
 V8_INLINE float f16_at(const unsigned char *p) {
     uint16_t h;
     memcpy(&h, p, sizeof h);
+#ifdef __AVX2__
+    return _cvtsh_ss(h);
+#else
     return kern_f16_to_f32(h);
+#endif
 }
 
 /* Whether the page is converted to f32 first, for n queries. */
@@ -276,7 +282,7 @@ static void value_range(const value_page *v, int32_t first, int32_t end, int32_t
     attend_rows r = v->r;
     const float *a[CPU_QUERIES];
     r.x += (size_t)from * r.stride;
-    if (r.is_f16) r.soon += (size_t)from * r.stride;
+    if (r.soon != NULL) r.soon += (size_t)from * r.stride;
     r.n = to - from;
     for (int32_t i = first; i < end; i++) a[i - first] = v->weights[i] + from;
     attend_sum(&r, a, v->sum + first, end - first);
