@@ -54,7 +54,7 @@ step "luacheck" luacheck --quiet .
 ctest_step "tests" build --parallel "$jobs"
 
 # What runs other programs, needs a real model, or makes no handles of its own kind.
-no_collection='spec_(cli|hostile|layout|generate|generate_beam|reference|accuracy|batch|batch_resume|merge|compare|sample|sampler|strategy|strategy_search|strategy_ensemble|strategy_rewind|strategy_speculative|strategy_beam|strategy_contrast|batched_strategies)$'
+no_collection='spec_(cli|hostile|peers|layout|generate|generate_beam|reference|accuracy|batch|batch_resume|merge|compare|sample|sampler|strategy|strategy_search|strategy_ensemble|strategy_rewind|strategy_speculative|strategy_beam|strategy_contrast|batched_strategies)$'
 
 step "build with sanitizers" sh -c "cmake -S . -B build-sanitize -DLLMLUA_SANITIZE=ON -DLLMLUA_FAULTS=ON >/dev/null && cmake --build build-sanitize --parallel $jobs"
 # Those of single strategies take minutes there; spec_batched_strategies runs every strategy.
