@@ -150,8 +150,9 @@ LANES_INLINE uint32_t strip_rests(const uint8_t *in, const int tile) {
     uint32_t rows = 0;
     LANES_UNROLL
     for (int i = 0; i < tile; i += 4) {
-        uint32_t flags; /* four bytes of 0 or 1 */
+        uint32_t flags; /* four bytes of 0 or 1, but for those beyond the tile */
         memcpy(&flags, in + cpu_in_flag(tile, i), sizeof flags);
+        if (tile - i < 4) flags &= (1u << 8 * (tile - i)) - 1;
         rows |= (flags * 0x10204080u >> 28) << i;
     }
     return rows;
