@@ -48,7 +48,9 @@ static uint64_t weight_bytes(const kern_weight *w, int64_t n_rows) {
 
 /* Keys and values of one position in one layer. */
 static uint64_t position_bytes(const kern_pages *kv) {
-    return (uint64_t)kv->shape.n_heads_kv * (kv->key_row_bytes + kv->value_row_bytes);
+    const kern_kv_shape *s = &kv->shape;
+    return (uint64_t)s->n_heads_kv * (host_kv_row_bytes(s->type, s->head_dim_k) +
+                                      host_kv_row_bytes(s->type, s->head_dim_v));
 }
 
 void host_profile_add(kern_profile *profile, const kern_work *work, const plan *p, int32_t first,

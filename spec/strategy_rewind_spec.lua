@@ -225,11 +225,12 @@ describe("ban_strings", function()
   end)
 
   it("ignores case where asked", function()
+    local prompt = "And God said unto"
     local bans = {ban = {"tHE", "lord"}}
-    local plain = run("ban_strings", "-n 24 --temperature 0", PROMPT, bans)
-    assert.same(run("greedy", "-n 24").ids, plain.ids)
+    local plain = run("ban_strings", "-n 24 --temperature 0", prompt, bans)
+    assert.same(run("greedy", "-n 24", prompt).ids, plain.ids)
     assert(contains(plain.text, "the"))
-    local folded = run("ban_strings", "-n 24 --temperature 0 --ignore-case", PROMPT, bans)
+    local folded = run("ban_strings", "-n 24 --temperature 0 --ignore-case", prompt, bans)
     assert(not contains(folded.text:lower(), "the"))
     assert(not contains(folded.text:lower(), "lord"))
   end)

@@ -46,17 +46,20 @@ local function beam_by_hand(prompt, B, M, alpha, early)
   return done
 end
 
+-- The model goes on for more than 24 tokens, and "the" is in them.
+local LONG = "And God said unto"
+
 describe("a strategy", function()
   setup(function() model = h.builtin {threads = 2} end)
   teardown(function() model:close() end)
 
   it("greedy = beam 1 = top-k 1 = temperature 0", function()
-    local greedy = result_of("greedy", "-n 24")
+    local greedy = result_of("greedy", "-n 24", LONG)
     assert.equal(24, #greedy.ids)
-    assert.same(greedy.ids, result_of("beam", "--beam 1 -n 24").ids)
+    assert.same(greedy.ids, result_of("beam", "--beam 1 -n 24", LONG).ids)
     for _, arguments in ipairs {"--top-k 1", "--temperature 0", "--top-p 0", "--min-p 1",
       "--sampler temperature=0,top_p=0.9", "--sampler min_p=0.01,temperature=0 --seed 5"} do
-      assert.same(greedy.ids, result_of("sample", arguments .. " -n 24").ids, arguments)
+      assert.same(greedy.ids, result_of("sample", arguments .. " -n 24", LONG).ids, arguments)
     end
   end)
 
@@ -160,9 +163,9 @@ describe("a strategy", function()
 
   it("ends at stop strings in what it returns as in what it emits", function()
     for _, name in ipairs {"greedy", "beam"} do
-      local whole = result_of(name, (name == "beam" and "--beam 1 " or "") .. "-n 20")
+      local whole = result_of(name, (name == "beam" and "--beam 1 " or "") .. "-n 20", LONG)
       local at = assert(whole.text:find("the", 1, true), whole.text)
-      local cut = result_of(name, (name == "beam" and "--beam 1 " or "") .. "-n 20 --stop the")
+      local cut = result_of(name, (name == "beam" and "--beam 1 " or "") .. "-n 20 --stop the", LONG)
       assert.equal(whole.text:sub(1, at - 1), cut.text)
       assert.equal("stop", cut.finish)
       assert.same(table.move(whole.ids, 1, #cut.ids, 1, {}), cut.ids)
