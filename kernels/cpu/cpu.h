@@ -18,50 +18,48 @@ static inline int64_t cpu_round_up(int64_t n, int64_t to) { return (n + to - 1) 
  * rows beyond the last being arbitrary.
  *
  *   blocks  for weights of block formats, rounded to int8 in blocks of 32: tile after tile, block
- *           after block a record of q[tile][32], then f32 d[tile] = max|x| / 127, s[tile] = d · Σq,
- *           i32 −Σq[tile], and that of each half, [2][tile], then u8 flags[tile], padded to 4. A
- *           block with a NaN or an infinity has d = s = NaN and q = 0.
+ *           after block [tile]; a cache line each, so that threads with rows of their own do not
+ *           meet. A block with a NaN or an infinity has d = s = NaN and q = 0.
  *   rests   what rounding left of the blocks with the largest d, which hold outliers, is rounded
- *           again: x ≈ d · (q + rest / 256). Records of rest[tile][32], then i32 −Σ rest[tile] and
- *           that of each half, [2][tile]; they hold only where the block's flag is set.
+ *           again: x ≈ d · (q + rest / 256). They hold only where the row's flag is set.
+ *   flags   tile after tile, block after block [CPU_FLAGS]: 1 for a row that has a rest
  *   floats  for F32, F16 and BF16 weights: tile after tile, column after column [tile] */
+typedef struct cpu_in_block {
+    int8_t q[32];
+    int32_t sums[3]; /* −Σq, and that of each half */
+    float d, s;      /* max|x| / 127, d · Σq (with the rest, if there is one) */
+    uint8_t empty[12];
+} cpu_in_block;
+typedef struct cpu_in_rest {
+    int8_t q[32];
+    int32_t sums[3];
+    uint8_t empty[20];
+} cpu_in_rest;
+
+enum {
+    CPU_TILE_MOST = 12, /* rows of the largest tile of any tier */
+    CPU_FLAGS = 16
+};
+
 typedef struct cpu_inputs {
-    uint8_t *blocks, *rests;
+    cpu_in_block *blocks;
+    cpu_in_rest *rests;
+    uint8_t *flags;
     const float *floats;
     int64_t n_rows, k;
     int32_t tile, n_tiles;
 } cpu_inputs;
 
-/* Places of a record's numbers after the q (of a rest's after the rest), in bytes × tile. */
-enum {
-    CPU_TILE_MOST = 12, /* rows of the largest tile of any tier */
-    CPU_IN_D = 0,
-    CPU_IN_S = 4,
-    CPU_IN_SUM = 8,
-    CPU_IN_HALVES = 12,
-    CPU_IN_FLAGS = 20,
-    CPU_REST_SUM = 0,
-    CPU_REST_HALVES = 4,
-    CPU_REST_BYTES = 32 + 12 /* of a record, × tile */
-};
-static inline size_t cpu_in_bytes(const int32_t tile) { /* of a record */
-    return (size_t)(tile * (32 + CPU_IN_FLAGS) + (tile + 3) / 4 * 4);
+/* Where a tile begins: its blocks and rests are those from this number on. */
+static inline int64_t cpu_in_first(const cpu_inputs *in, int64_t i_tile) {
+    return i_tile * in->tile * (in->k / 32);
 }
-
-/* Where the flag of row i stands in it. */
-static inline size_t cpu_in_flag(const int32_t tile, const int32_t i) {
-    return (size_t)(tile * (32 + CPU_IN_FLAGS) + i);
+static inline uint8_t *cpu_in_flags(const cpu_inputs *in, int64_t i_tile) {
+    return in->flags + i_tile * (in->k / 32) * CPU_FLAGS;
 }
-
 static inline size_t cpu_in_tile_bytes(const cpu_inputs *in, int is_float) {
-    if (is_float) return (size_t)(in->tile * in->k) * sizeof(float);
-    return (size_t)(in->k / 32) * cpu_in_bytes(in->tile);
-}
-static inline uint8_t *cpu_in_blocks(const cpu_inputs *in, int64_t i_tile) {
-    return in->blocks + (size_t)i_tile * cpu_in_tile_bytes(in, 0);
-}
-static inline uint8_t *cpu_in_rests(const cpu_inputs *in, int64_t i_tile) {
-    return in->rests + (size_t)(i_tile * in->tile * (in->k / 32)) * CPU_REST_BYTES;
+    return (size_t)in->tile *
+           (is_float ? (size_t)in->k * sizeof(float) : (size_t)(in->k / 32) * sizeof(cpu_in_block));
 }
 static inline const float *cpu_in_floats(const cpu_inputs *in, int64_t i_tile) {
     return in->floats + i_tile * in->tile * in->k;
@@ -137,10 +135,10 @@ extern const cpu_products cpu_products_plain, cpu_products_avx2, cpu_products_av
 typedef struct cpu_tier {
     kern_tier tier;
     const cpu_products *products;
-    /* x[end - first, n] to the records, from `blocks` and `rests` on, of rows first … end - 1 of a
-     * tile */
-    void (*quantise)(const float *x, int64_t n, uint8_t *blocks, uint8_t *rests, int32_t tile,
-                     int32_t first, int32_t end);
+    /* x[n] to the blocks of a row, `tile` apart, and where it has them to the rests; flags are
+     * CPU_FLAGS apart */
+    void (*quantise)(const float *x, int64_t n, int32_t tile, cpu_in_block *, cpu_in_rest *,
+                     uint8_t *flags);
     /* y[n] from x[n]; w, b f32 [n]; y may be x */
     void (*norm_rms)(const float *x, const float *w, float *y, int64_t n, float eps);
     void (*norm_layer)(const float *x, const float *w, const float *b, float *y, int64_t n,
@@ -169,8 +167,10 @@ typedef struct cpu_scratch {
     host_row *rows;  /* [max_rows] */
     cpu_tile *tiles; /* [max_rows] */
     int32_t n_tiles, tile_rows;
-    unsigned char *blocks, *rests; /* inputs of products: max_rows rows, in whole tiles, of the
-                                      widest */
+    /* inputs of products: max_rows rows, in whole tiles, of the widest */
+    cpu_in_block *blocks;
+    cpu_in_rest *rests;
+    uint8_t *flags;
     float *floats;
     /* rotation tables: of each distinct plan_rope, max_rows rows of cosines and sines */
     const plan_rope **ropes;

@@ -97,67 +97,45 @@ static inline void block_round(const float *x, float scale, int8_t *q, int32_t s
 static inline void block_rest(const float *x, float scale, const int8_t *q, int8_t *rest,
                               int32_t sums[2]);
 
-static inline void put_sums(uint8_t *to, size_t tile, const int32_t sums[2]) {
-    const int32_t negated[3] = {-(sums[0] + sums[1]), -sums[0], -sums[1]};
-    for (size_t i = 0; i < 3; i++) memcpy(to + 4 * i * tile, &negated[i], 4);
+static inline void put_sums(int32_t to[3], const int32_t sums[2]) {
+    to[0] = -(sums[0] + sums[1]);
+    to[1] = -sums[0];
+    to[2] = -sums[1];
 }
 
-static inline void put_float(uint8_t *to, float x) { memcpy(to, &x, sizeof x); }
-static inline float get_float(const uint8_t *from) {
-    float x;
-    memcpy(&x, from, sizeof x);
-    return x;
-}
+enum { REST_TIMES = 2 }; /* blocks whose d is more than so many times the row's mean have a rest */
 
-enum { REST_TIMES = 2 }; /* blocks whose d is so many times the row's mean, or more, have a rest */
-
-/* What rounding left of a block, and s with it. */
-static inline void put_rest(const float *x, uint8_t *block, uint8_t *rest, int32_t tile,
-                            int32_t i) {
-    const size_t w = (size_t)tile, meta = 32 * w + 4 * (size_t)i, q = 32 * (size_t)i;
-    const float d = get_float(block + meta + CPU_IN_D * w);
-    const float s = get_float(block + meta + CPU_IN_S * w);
-    int32_t sums[2];
-    block_rest(x, 127.0f / block_largest(x), (const int8_t *)block + q, (int8_t *)rest + q, sums);
-    put_sums(rest + meta, w, sums);
-    put_float(block + meta + CPU_IN_S * w, s + d / 256.0f * (float)(sums[0] + sums[1]));
-    block[cpu_in_flag(tile, i)] = 1;
-}
-
-/* d and s come to the records as max|x| / 127 of the block and d · Σq; a row's largest blocks then
- * get their rests. Most of what rounding costs is where a few columns hold outliers. All rows of a
- * block are done together, while its record is in the nearest cache. */
-static void quantise(const float *x, int64_t n, uint8_t *blocks, uint8_t *rests, int32_t tile,
-                     int32_t first, int32_t end) {
-    const size_t w = (size_t)tile, bytes = cpu_in_bytes(tile);
-    float sum[CPU_TILE_MOST] = {0};
-    uint8_t *to = blocks;
-    for (int64_t b = 0; b < n; b += 32, to += bytes) {
-        const float *block = x + b;
-        for (int32_t i = first; i < end; i++, block += n) {
-            const float largest = block_largest(block);
-            const int finite = largest < INFINITY, some = finite && largest >= 1e-35f;
-            const float d = !finite ? NAN : some ? largest / 127.0f : 0.0f;
-            int32_t sums[2] = {0, 0};
-            uint8_t *meta = to + 32 * w + 4 * (size_t)i;
-            if (some)
-                block_round(block, 127.0f / largest, (int8_t *)to + 32 * i, sums);
-            else
-                memset(to + 32 * i, 0, 32);
-            put_float(meta + CPU_IN_D * w, d);
-            put_float(meta + CPU_IN_S * w, d * (float)(sums[0] + sums[1]));
-            put_sums(meta + CPU_IN_SUM * w, w, sums);
-            to[cpu_in_flag(tile, i)] = 0;
-            sum[i] += d;
-        }
+/* Most of what rounding costs is where a few columns hold outliers: the blocks with the largest d
+ * get rests, once all are known. */
+static void quantise(const float *x, int64_t n, int32_t tile, cpu_in_block *block,
+                     cpu_in_rest *rest, uint8_t *flags) {
+    const int64_t n_blocks = n / 32;
+    float sum = 0.0f;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        cpu_in_block *to = &block[b * tile];
+        const float largest = block_largest(x + 32 * b);
+        const int finite = largest < INFINITY, some = finite && largest >= 1e-35f;
+        int32_t sums[2] = {0, 0};
+        to->d = !finite ? NAN : some ? largest / 127.0f : 0.0f;
+        if (some)
+            block_round(x + 32 * b, 127.0f / largest, to->q, sums);
+        else
+            memset(to->q, 0, sizeof to->q);
+        to->s = to->d * (float)(sums[0] + sums[1]);
+        put_sums(to->sums, sums);
+        sum += to->d;
     }
-    for (int32_t i = first; i < end; i++, x += n) {
-        const float most = sum[i] / (float)(n / 32) * REST_TIMES;
-        const uint8_t *d = blocks + 32 * w + 4 * (size_t)i + CPU_IN_D * w;
-        for (int64_t b = 0; b < n / 32; b++, d += bytes)
-            if (get_float(d) > most)
-                put_rest(x + 32 * b, blocks + (size_t)b * bytes,
-                         rests + (size_t)b * CPU_REST_BYTES * w, tile, i);
+    const float most = sum / (float)n_blocks * REST_TIMES;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        cpu_in_block *of = &block[b * tile];
+        cpu_in_rest *to = &rest[b * tile];
+        const int has = of->d > most;
+        if (flags[b * CPU_FLAGS] != has) flags[b * CPU_FLAGS] = (uint8_t)has;
+        if (!has) continue;
+        int32_t sums[2];
+        block_rest(x + 32 * b, 127.0f / block_largest(x + 32 * b), of->q, to->q, sums);
+        of->s += of->d / 256.0f * (float)(sums[0] + sums[1]);
+        put_sums(to->sums, sums);
     }
 }
 

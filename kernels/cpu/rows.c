@@ -133,6 +133,7 @@ cpu_inputs cpu_inputs_of(const cpu_run *r, int32_t i_buffer) {
     cpu_inputs in = {
         .blocks = r->scratch->blocks,
         .rests = r->scratch->rests,
+        .flags = r->scratch->flags,
         .floats = r->scratch->floats,
         .n_rows = n_rows,
         .k = r->plan->buffers[i_buffer].width,
@@ -143,31 +144,18 @@ cpu_inputs cpu_inputs_of(const cpu_run *r, int32_t i_buffer) {
     return in;
 }
 
-/* Rows first … end - 1 of the batch, all of one tile. */
-static void fill_tile(cpu_run *r, const cpu_inputs *in, int wants, const float *x, int32_t first,
-                      int32_t end) {
-    const int64_t i_tile = first / in->tile;
-    const int32_t i = first % in->tile, n = end - first;
-    uint8_t *blocks = cpu_in_blocks(in, i_tile);
-    if (wants & CPU_WANTS_BLOCKS) {
-        r->tier->quantise(x, in->k, blocks, cpu_in_rests(in, i_tile), in->tile, i, i + n);
-        /* the last tile's rows that are none have no rests */
-        for (int32_t j = i + n; end == in->n_rows && j < in->tile; j++)
-            for (int64_t b = 0; b < in->k / 32; b++)
-                blocks[(size_t)b * cpu_in_bytes(in->tile) + cpu_in_flag(in->tile, j)] = 0;
-    }
-    if (!(wants & CPU_WANTS_FLOATS) || in->floats != r->scratch->floats) return;
-    float *to = r->scratch->floats + i_tile * in->tile * in->k + i;
-    for (int32_t t = 0; t < n; t++, to++, x += in->k)
-        for (int64_t j = 0; j < in->k; j++) to[j * in->tile] = x[j];
-}
-
 void cpu_fill_inputs(cpu_run *r, int32_t i_buffer, int wants, int32_t first, int32_t end) {
     const cpu_inputs in = cpu_inputs_of(r, i_buffer);
-    const float *x = cpu_rows_of(r, i_buffer);
-    for (int32_t t = first, next; t < end; t = next) {
-        next = (t / in.tile + 1) * in.tile;
-        if (next > end) next = end;
-        fill_tile(r, &in, wants, x + t * in.k, t, next);
+    const float *x = cpu_rows_of(r, i_buffer) + first * in.k;
+    const int floats = wants & CPU_WANTS_FLOATS && in.floats == r->scratch->floats;
+    for (int32_t t = first; t < end; t++, x += in.k) {
+        const int32_t i_tile = t / in.tile, i = t % in.tile;
+        const int64_t at = cpu_in_first(&in, i_tile) + i;
+        if (wants & CPU_WANTS_BLOCKS)
+            r->tier->quantise(x, in.k, in.tile, in.blocks + at, in.rests + at,
+                              cpu_in_flags(&in, i_tile) + i);
+        if (!floats) continue;
+        float *to = r->scratch->floats + (int64_t)(t - i) * in.k + i;
+        for (int64_t j = 0; j < in.k; j++) to[j * in.tile] = x[j];
     }
 }

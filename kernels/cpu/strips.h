@@ -108,14 +108,14 @@ LANES_INLINE strip_scales strip_load_scales(const int format, const uint8_t *sup
 /* Σ of w · q, each part times its scale. `sums` is where −Σq of the row stands, and behind it that
  * of each half, `tile` numbers apart. */
 LANES_INLINE lane_f strip_products(const int format, const lane_i *w, const strip_scales *s,
-                                   const int8_t *q, const uint8_t *sums, const int tile) {
+                                   const int8_t *q, const int32_t *sums) {
     const int zero = strip_zero(format), most = strip_most(format);
     const lane_i none = {0};
     if (packed_part(format) == 32) {
         const lane_i from = zero ? lane_left(lane_all(sums), zero) : none;
         return lane_mul(lane_to_f(lane_dots(most, w, q, 8, from)), s->d[0]);
     }
-    const lane_i halves[2] = {lane_all(sums + 4 * tile), lane_all(sums + 8 * tile)};
+    const lane_i halves[2] = {lane_all(sums + 1), lane_all(sums + 2)};
     lane_f f[2];
     LANES_UNROLL
     for (int i = 0; i < 2; i++)
@@ -129,29 +129,27 @@ LANES_INLINE lane_f strip_products(const int format, const lane_i *w, const stri
     return both;
 }
 
-/* acc[x] += block · activations of row x, for a tile of rows; `in` is the block's record. */
+/* acc[x] += block · activations of row x, for a tile of rows. */
 LANES_INLINE void strip_block(const int format, const lane_i *w, const strip_scales *s,
-                              const uint8_t *in, const int tile, lane_f *acc) {
+                              const cpu_in_block *in, const int tile, lane_f *acc) {
     LANES_UNROLL
     for (int x = 0; x < tile; x++) {
-        const uint8_t *meta = in + 32 * tile + 4 * x;
-        const lane_f f = strip_products(format, w, s, (const int8_t *)in + 32 * x,
-                                        meta + CPU_IN_SUM * tile, tile);
-        acc[x] = lane_fma(f, lane_all_f(meta + CPU_IN_D * tile), acc[x]);
+        const lane_f f = strip_products(format, w, s, in[x].q, in[x].sums);
+        acc[x] = lane_fma(f, lane_all_f(&in[x].d), acc[x]);
         if (packed_part(format) == 32 && packed_least(format) > 0)
-            acc[x] = lane_fma(s->least[0], lane_all_f(meta + CPU_IN_S * tile), acc[x]);
+            acc[x] = lane_fma(s->least[0], lane_all_f(&in[x].s), acc[x]);
         if (packed_part(format) == 32 && packed_least(format) < 0)
-            acc[x] = lane_fnma(s->least[0], lane_all_f(meta + CPU_IN_S * tile), acc[x]);
+            acc[x] = lane_fnma(s->least[0], lane_all_f(&in[x].s), acc[x]);
     }
 }
 
 /* The rows of the tile that have a rest in this block, as bits. */
-LANES_INLINE uint32_t strip_rests(const uint8_t *in, const int tile) {
+LANES_INLINE uint32_t strip_rests(const uint8_t *of, const int tile) {
     uint32_t rows = 0;
     LANES_UNROLL
     for (int i = 0; i < tile; i += 4) {
         uint32_t flags; /* four bytes of 0 or 1, but for those beyond the tile */
-        memcpy(&flags, in + cpu_in_flag(tile, i), sizeof flags);
+        memcpy(&flags, of + i, sizeof flags);
         if (tile - i < 4) flags &= (1u << 8 * (tile - i)) - 1;
         rows |= (flags * 0x10204080u >> 28) << i;
     }
@@ -161,8 +159,8 @@ LANES_INLINE uint32_t strip_rests(const uint8_t *in, const int tile) {
 /* acc[x] += block · rest of row x where it has one. The block is read again, and sums leave their
  * registers for it: the way without rests has all of them. */
 LANES_INLINE void strip_block_rests(const int format, const uint8_t *block, const uint8_t *super,
-                                    const uint8_t *parts, const int row, const uint8_t *in,
-                                    const uint8_t *rest, uint32_t rows, const int tile,
+                                    const uint8_t *parts, const int row, const cpu_in_block *in,
+                                    const cpu_in_rest *rest, uint32_t rows, const int tile,
                                     lane_f *acc) {
     __asm__ volatile("" ::: "memory");
     lane_i w[8];
@@ -174,9 +172,8 @@ LANES_INLINE void strip_block_rests(const int format, const uint8_t *block, cons
     for (int x = 0; x < tile; x++) sums[x] = acc[x];
     for (; rows != 0; rows &= rows - 1) {
         const int x = __builtin_ctz(rows);
-        const lane_f f = strip_products(format, w, &s, (const int8_t *)rest + 32 * x,
-                                        rest + 32 * tile + 4 * x + CPU_REST_SUM * tile, tile);
-        const lane_f d = lane_mul(lane_all_f(in + 32 * tile + 4 * x), lane_all_f(&part));
+        const lane_f f = strip_products(format, w, &s, rest[x].q, rest[x].sums);
+        const lane_f d = lane_mul(lane_all_f(&in[x].d), lane_all_f(&part));
         sums[x] = lane_fma(f, d, sums[x]);
     }
     LANES_UNROLL
@@ -190,8 +187,8 @@ LANES_INLINE void strip_prefetch(const uint8_t *p, const size_t bytes) {
 
 /* acc[v · tile + x] += the n vectors of a strip from row r on × activation row x of a tile. */
 LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r, int64_t k,
-                             const uint8_t *in, const uint8_t *rest, size_t ahead, const int tile,
-                             const int n, lane_f *acc) {
+                             const cpu_in_block *in, const cpu_in_rest *rest, const uint8_t *flags,
+                             size_t ahead, const int tile, const int n, lane_f *acc) {
     const int n_group = packed_group(format), is_super = packed_super(format);
     const size_t part_bytes = (size_t)(32 / packed_part(format)) * packed_part_bytes(format);
     for (int64_t b = 0; b < k / 32; b += n_group) {
@@ -209,7 +206,7 @@ LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r
                 const strip_scales s = strip_load_scales(format, super, part, row);
                 strip_block(format, w, &s, in, tile, acc + v * tile);
             }
-            const uint32_t rests = strip_rests(in, tile);
+            const uint32_t rests = strip_rests(flags, tile);
             if (rests != 0) {
                 LANES_UNROLL
                 for (int v = 0; v < n; v++)
@@ -217,8 +214,9 @@ LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r
                                       tile, acc + v * tile);
             }
             strip += packed_block_bytes(format);
-            in += cpu_in_bytes(tile);
-            rest += CPU_REST_BYTES * tile;
+            in += tile;
+            rest += tile;
+            flags += CPU_FLAGS;
             if (is_super)
                 part += part_bytes;
             else
@@ -296,8 +294,9 @@ LANES_INLINE void strip_vectors_put(const cpu_product *p, const int format, int6
         strip_tile_floats(format, strip, (size_t)gap * p->strip_bytes, r, k,
                           cpu_in_floats(p->in, i_tile), tile, n, acc);
     else
-        strip_tile(format, strip, r, k, cpu_in_blocks(p->in, i_tile), cpu_in_rests(p->in, i_tile),
-                   i_tile % p->in->n_tiles == 0 ? p->strip_bytes : 0, tile, n, acc);
+        strip_tile(format, strip, r, k, p->in->blocks + cpu_in_first(p->in, i_tile),
+                   p->in->rests + cpu_in_first(p->in, i_tile), cpu_in_flags(p->in, i_tile),
+                   p->strip_bytes, tile, n, acc);
     LANES_UNROLL
     for (int v = 0; v < n; v++) {
         const int at = r / LANES + v;

@@ -63,8 +63,10 @@ static unsigned char *lay_out(unsigned char *at, cpu_scratch *s, const sizes *z,
     s->rope_tables = take(&at, (size_t)z->n_ropes * sizeof *s->rope_tables);
     s->rope_memory = take(&at, rows * (size_t)z->rope_floats * sizeof(float));
     size_t padded = rows + CPU_TILE_MOST - 1; /* whole tiles */
-    s->blocks = take(&at, padded * (size_t)(z->columns / 32) * cpu_in_bytes(1));
-    s->rests = take(&at, padded * (size_t)(z->columns / 32) * CPU_REST_BYTES);
+    size_t n_blocks = padded * (size_t)(z->columns / 32);
+    s->blocks = take(&at, n_blocks * sizeof *s->blocks);
+    s->rests = take(&at, n_blocks * sizeof *s->rests);
+    s->flags = take(&at, n_blocks * CPU_FLAGS);
     s->floats = take(&at, padded * (size_t)z->columns * sizeof(float));
     s->n_partials = (max_rows < CPU_QUERIES ? max_rows : CPU_QUERIES) * z->partials;
     if (s->n_partials > PARTIAL_BYTES / (int64_t)sizeof(float))
