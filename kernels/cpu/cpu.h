@@ -135,10 +135,10 @@ extern const cpu_products cpu_products_plain, cpu_products_avx2, cpu_products_av
 typedef struct cpu_tier {
     kern_tier tier;
     const cpu_products *products;
-    /* x[n] to the blocks of a row, `tile` apart, and where it has them to the rests; flags are
-     * CPU_FLAGS apart */
-    void (*quantise)(const float *x, int64_t n, int32_t tile, cpu_in_block *, cpu_in_rest *,
-                     uint8_t *flags);
+    /* x[n_rows, n] to the blocks of neighbouring rows of a tile, and where they have them to the
+     * rests: of the first row, `tile` apart; flags are CPU_FLAGS apart */
+    void (*quantise)(const float *x, int64_t n, int32_t n_rows, int32_t tile, cpu_in_block *,
+                     cpu_in_rest *, uint8_t *flags);
     /* y[n] from x[n]; w, b f32 [n]; y may be x */
     void (*norm_rms)(const float *x, const float *w, float *y, int64_t n, float eps);
     void (*norm_layer)(const float *x, const float *w, const float *b, float *y, int64_t n,

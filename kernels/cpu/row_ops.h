@@ -106,36 +106,43 @@ static inline void put_sums(int32_t to[3], const int32_t sums[2]) {
 enum { REST_TIMES = 2 }; /* blocks whose d is more than so many times the row's mean have a rest */
 
 /* Most of what rounding costs is where a few columns hold outliers: the blocks with the largest d
- * get rests, once all are known. */
-static void quantise(const float *x, int64_t n, int32_t tile, cpu_in_block *block,
+ * get rests, once all of a row are known. Rows are done side by side: memory is written in order.
+ */
+static void quantise(const float *x, int64_t n, int32_t n_rows, int32_t tile, cpu_in_block *block,
                      cpu_in_rest *rest, uint8_t *flags) {
     const int64_t n_blocks = n / 32;
-    float sum = 0.0f;
+    float most[CPU_TILE_MOST] = {0};
     for (int64_t b = 0; b < n_blocks; b++) {
-        cpu_in_block *to = &block[b * tile];
-        const float largest = block_largest(x + 32 * b);
-        const int finite = largest < INFINITY, some = finite && largest >= 1e-35f;
-        int32_t sums[2] = {0, 0};
-        to->d = !finite ? NAN : some ? largest / 127.0f : 0.0f;
-        if (some)
-            block_round(x + 32 * b, 127.0f / largest, to->q, sums);
-        else
-            memset(to->q, 0, sizeof to->q);
-        to->s = to->d * (float)(sums[0] + sums[1]);
-        put_sums(to->sums, sums);
-        sum += to->d;
+        for (int32_t i = 0; i < n_rows; i++) {
+            const float *from = x + i * n + 32 * b;
+            cpu_in_block *to = &block[b * tile + i];
+            const float largest = block_largest(from);
+            const int finite = largest < INFINITY, some = finite && largest >= 1e-35f;
+            int32_t sums[2] = {0, 0};
+            to->d = !finite ? NAN : some ? largest / 127.0f : 0.0f;
+            if (some)
+                block_round(from, 127.0f / largest, to->q, sums);
+            else
+                memset(to->q, 0, sizeof to->q);
+            to->s = to->d * (float)(sums[0] + sums[1]);
+            put_sums(to->sums, sums);
+            most[i] += to->d;
+        }
     }
-    const float most = sum / (float)n_blocks * REST_TIMES;
-    for (int64_t b = 0; b < n_blocks; b++) {
-        cpu_in_block *of = &block[b * tile];
-        cpu_in_rest *to = &rest[b * tile];
-        const int has = of->d > most;
-        if (flags[b * CPU_FLAGS] != has) flags[b * CPU_FLAGS] = (uint8_t)has;
-        if (!has) continue;
-        int32_t sums[2];
-        block_rest(x + 32 * b, 127.0f / block_largest(x + 32 * b), of->q, to->q, sums);
-        of->s += of->d / 256.0f * (float)(sums[0] + sums[1]);
-        put_sums(to->sums, sums);
+    for (int32_t i = 0; i < n_rows; i++) most[i] = most[i] / (float)n_blocks * REST_TIMES;
+    for (int64_t b = 0; b < n_blocks; b++, flags += CPU_FLAGS) {
+        for (int32_t i = 0; i < n_rows; i++) {
+            const float *from = x + i * n + 32 * b;
+            cpu_in_block *of = &block[b * tile + i];
+            cpu_in_rest *to = &rest[b * tile + i];
+            const int has = of->d > most[i];
+            if (flags[i] != has) flags[i] = (uint8_t)has;
+            if (!has) continue;
+            int32_t sums[2];
+            block_rest(from, 127.0f / block_largest(from), of->q, to->q, sums);
+            of->s += of->d / 256.0f * (float)(sums[0] + sums[1]);
+            put_sums(to->sums, sums);
+        }
     }
 }
 

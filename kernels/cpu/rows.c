@@ -146,16 +146,17 @@ cpu_inputs cpu_inputs_of(const cpu_run *r, int32_t i_buffer) {
 
 void cpu_fill_inputs(cpu_run *r, int32_t i_buffer, int wants, int32_t first, int32_t end) {
     const cpu_inputs in = cpu_inputs_of(r, i_buffer);
-    const float *x = cpu_rows_of(r, i_buffer) + first * in.k;
     const int floats = wants & CPU_WANTS_FLOATS && in.floats == r->scratch->floats;
-    for (int32_t t = first; t < end; t++, x += in.k) {
+    for (int32_t t = first, next; t < end; t = next) { /* of each tile the rows that it has */
         const int32_t i_tile = t / in.tile, i = t % in.tile;
         const int64_t at = cpu_in_first(&in, i_tile) + i;
+        const float *x = cpu_rows_of(r, i_buffer) + t * in.k;
+        next = (i_tile + 1) * in.tile < end ? (i_tile + 1) * in.tile : end;
         if (wants & CPU_WANTS_BLOCKS)
-            r->tier->quantise(x, in.k, in.tile, in.blocks + at, in.rests + at,
+            r->tier->quantise(x, in.k, next - t, in.tile, in.blocks + at, in.rests + at,
                               cpu_in_flags(&in, i_tile) + i);
-        if (!floats) continue;
         float *to = r->scratch->floats + (int64_t)(t - i) * in.k + i;
-        for (int64_t j = 0; j < in.k; j++) to[j * in.tile] = x[j];
+        for (int64_t j = 0; floats && j < in.k; j++)
+            for (int32_t u = 0; u < next - t; u++) to[j * in.tile + u] = x[u * in.k + j];
     }
 }
