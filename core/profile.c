@@ -55,5 +55,6 @@ llm_cost llm_model_get_cost(const llm_model *m, int64_t i) {
                       .bytes = c->bytes,
                       .operations = c->operations,
                       .seconds = c->seconds,
-                      .input_s = c->input_s};
+                      .input_s = c->input_s,
+                      .wait_s = c->wait_s};
 }

@@ -64,6 +64,7 @@ typedef struct kern_cost {
     uint64_t operations; /* of products and attention; multiplying and adding are two */
     double seconds;
     double input_s; /* of those: making its input ready (rounding activations to int8) */
+    double wait_s;  /* besides: threads that waited for others after it */
 } kern_cost;
 
 typedef struct kern_profile {

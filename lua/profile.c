@@ -17,7 +17,7 @@ static void set_string(lua_State *L, const char *name, const char *text) {
 }
 
 static void push_cost(lua_State *L, const llm_cost *c) {
-    lua_createtable(L, 0, 10);
+    lua_createtable(L, 0, 11);
     set_string(L, "kind", c->kind);
     set_string(L, "weight", c->weight);
     set_string(L, "format", c->format);
@@ -28,6 +28,7 @@ static void push_cost(lua_State *L, const llm_cost *c) {
     set_count(L, "operations", c->operations);
     set_seconds(L, "seconds", c->seconds);
     set_seconds(L, "input_s", c->input_s);
+    set_seconds(L, "wait_s", c->wait_s);
 }
 
 int bind_model_set_profile(lua_State *L) {

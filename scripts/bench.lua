@@ -14,7 +14,7 @@ local sys = require "llm.sys"
 
 local ORDER = {"model", "device", "threads", "bandwidth", "runs", "error", "kind", "rows",
   "prefill_tps", "step_ms", "decode_tps", "bytes", "roof", "lua", "what", "profile", "name",
-  "layer", "format", "ms", "share", "mb", "gbps", "gops", "reached"}
+  "layer", "format", "ms", "share", "wait_ms", "mb", "gbps", "gops", "reached"}
 
 -- Ids that are not the same over and over.
 local function make_ids(model, n, seed)
@@ -189,7 +189,7 @@ return {
     roof_mb = {default = 256, min = 1, max = 65536, help = "memory read to find the bandwidth"},
   },
   main = function(model, opt)
-    local threads = opt.threads or tonumber((model.device_info or ""):match("(%d+) thread")) or 1
+    local threads = tonumber((model.device_info or ""):match "(%d+) thread") or 1
     local runs, bandwidth = {}, 0
     for _, n in ipairs(opt.rows) do runs[#runs + 1] = {kind = "batch", rows = n} end
     if opt.jobs > 0 then runs[#runs + 1] = {kind = "jobs", rows = opt.jobs} end

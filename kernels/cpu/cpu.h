@@ -214,19 +214,18 @@ int cpu_work_open(kern_device *, const plan *, kern_pages *, int32_t max_rows, k
 int cpu_run_plan(kern_device *, kern_work *, const plan *, int32_t first, int32_t count,
                  const kern_batch *);
 
-/* laps.c: a thread's lap begins where the one before ended, or anew after waiting */
+/* laps.c: a thread's lap begins where the one before ended, or anew. It is spent on an operation,
+ * on making its input ready, or on waiting for other threads after it. */
+enum { CPU_LAP_OWN, CPU_LAP_INPUT, CPU_LAP_WAIT, CPU_LAP_KINDS };
 int cpu_laps_open(cpu_run *);
 void cpu_laps_begin(cpu_run *, int i_thread);
-void cpu_laps_end(cpu_run *, int i_thread, int32_t i_op, int is_input);
+void cpu_laps_end(cpu_run *, int i_thread, int32_t i_op, int kind);
 void cpu_laps_close(cpu_run *, int code);
 static inline void cpu_lap_begin(cpu_run *r, int i_thread) {
     if (r->laps != NULL) cpu_laps_begin(r, i_thread);
 }
-static inline void cpu_lap_end(cpu_run *r, int i_thread, int32_t i_op) {
-    if (r->laps != NULL) cpu_laps_end(r, i_thread, i_op, 0);
-}
-static inline void cpu_lap_input(cpu_run *r, int i_thread, int32_t i_op) {
-    if (r->laps != NULL) cpu_laps_end(r, i_thread, i_op, 1);
+static inline void cpu_lap_end(cpu_run *r, int i_thread, int32_t i_op, int kind) {
+    if (r->laps != NULL) cpu_laps_end(r, i_thread, i_op, kind);
 }
 
 /* rows.c: row operations, for rows first … end - 1 */

@@ -3,10 +3,10 @@
 #include "../memory.h"
 #include "cpu.h"
 
-/* A thread's part: when its present lap began, then of each operation two sums of seconds, its
- * own and that of making its input ready; whole cache lines. */
+/* A thread's part: when its present lap began, then of each operation a sum of seconds for each
+ * kind of lap; whole cache lines. */
 static size_t part_words(const cpu_run *r) {
-    return (size_t)cpu_round_up(1 + 2 * (int64_t)(r->end - r->first), 8);
+    return (size_t)cpu_round_up(1 + CPU_LAP_KINDS * (int64_t)(r->end - r->first), 8);
 }
 
 static double *part_of(const cpu_run *r, int i_thread) {
@@ -26,9 +26,9 @@ int cpu_laps_open(cpu_run *r) {
 
 void cpu_laps_begin(cpu_run *r, int i_thread) { part_of(r, i_thread)[0] = host_clock(); }
 
-void cpu_laps_end(cpu_run *r, int i_thread, int32_t i_op, int is_input) {
+void cpu_laps_end(cpu_run *r, int i_thread, int32_t i_op, int kind) {
     double *part = part_of(r, i_thread), now = host_clock();
-    part[1 + 2 * (i_op - r->first) + (is_input != 0)] += now - part[0];
+    part[1 + CPU_LAP_KINDS * (i_op - r->first) + kind] += now - part[0];
     part[0] = now;
 }
 
@@ -39,9 +39,11 @@ void cpu_laps_close(cpu_run *r, int code) {
         profile->run_s += host_clock() - r->began;
         for (int i_thread = 0; i_thread < r->n_threads; i_thread++) {
             const double *sums = part_of(r, i_thread) + 1;
-            for (int32_t i = r->first; i < r->end; i++, sums += 2) {
-                profile->ops[i].seconds += (sums[0] + sums[1]) / r->n_threads;
-                profile->ops[i].input_s += sums[1] / r->n_threads;
+            for (int32_t i = r->first; i < r->end; i++, sums += CPU_LAP_KINDS) {
+                kern_cost *cost = &profile->ops[i];
+                cost->seconds += (sums[CPU_LAP_OWN] + sums[CPU_LAP_INPUT]) / r->n_threads;
+                cost->input_s += sums[CPU_LAP_INPUT] / r->n_threads;
+                cost->wait_s += sums[CPU_LAP_WAIT] / r->n_threads;
             }
         }
         host_profile_add(profile, r->work, r->plan, r->first, r->end - r->first, r->batch,

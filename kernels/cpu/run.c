@@ -1,10 +1,13 @@
 /* run.c: runs a range of a plan in one call of the pool. The operations fall into phases with a
  * barrier after each:
  *
- *   rows       a chain of row operations, each thread with rows of its own; at its end the rows are
- *              rounded to int8 if products with block formats follow
+ *   rows       a chain of row operations, and the input of products that follow brought into their
+ *              form, each thread with rows of its own
  *   products   neighbouring products of one input, their columns spread over the threads
  *   attention  tasks from a shared counter; it may have barriers of its own
+ *
+ * A single row's rows phase is done by thread 0 between the halves of the barrier before it: five
+ * barriers a layer.
  *
  * When the caller wants the run to stop the threads still walk through all phases, without work. */
 #include "../memory.h"
@@ -12,9 +15,10 @@
 #include "pack.h"
 
 enum {
-    FEW_ROWS = 8,     /* up to here the strips are split evenly and beforehand */
-    STOP_STRIPS = 16, /* between two looks at the stop flag */
-    MANY_STRIPS = 4   /* of a task of the shared counter */
+    FEW_ROWS = 8,          /* up to here the strips are split evenly and beforehand */
+    SHARE_BYTES = 4 << 20, /* of weights for each thread: from here on part of them is shared */
+    STOP_STRIPS = 16,      /* between two looks at the stop flag */
+    MANY_STRIPS = 4        /* of a task of the shared counter */
 };
 
 static int is_row_op(const plan_op *op) {
@@ -56,28 +60,44 @@ static void product_units(cpu_run *r, int32_t i, int32_t n, int64_t unit, int64_
         if (first < units) {
             int64_t to = (end < units ? end : units) * unit;
             product_strips(r, op, &in, first * unit, to < strips ? to : strips);
-            cpu_lap_end(r, i_thread, i);
+            cpu_lap_end(r, i_thread, i, CPU_LAP_OWN);
         }
         first = first > units ? first - units : 0;
         end -= units;
     }
 }
 
-/* Operations i … n - 1 are products of one input. */
+/* Units first … end - 1, `size` at a time as the threads come for them. */
+static void share_units(cpu_run *r, int32_t i, int32_t n, int64_t unit, int64_t first, int64_t end,
+                        int64_t size, int i_thread) {
+    const int64_t n_pieces = (end - first + size - 1) / size;
+    int64_t next;
+    while ((next = kern_pool_next(r->device->pool, n_pieces)) >= 0) {
+        if (cpu_stopped(r)) return;
+        const int64_t from = first + next * size, to = from + size;
+        product_units(r, i, n, unit, from, to < end ? to : end, i_thread);
+    }
+}
+
+/* Operations i … n - 1 are products of one input. Of few rows each thread has strips of its own
+ * that lie side by side, since memory is read best so; of large products the last quarter is shared
+ * as they come to it, since threads are never equally fast. */
 static void products(cpu_run *r, int32_t i, int32_t n, int i_thread, int n_threads) {
-    int few = r->batch->n_rows <= FEW_ROWS;
-    int64_t unit = few ? 1 : MANY_STRIPS, total = 0;
+    const kern_weight *w = r->plan->ops[i].w;
+    const int few = r->batch->n_rows <= FEW_ROWS;
+    const int64_t unit = few ? 1 : MANY_STRIPS;
+    int64_t total = 0;
     for (int32_t j = i; j < n; j++) total += units_of(&r->plan->ops[j], unit);
-    if (few) {
-        product_units(r, i, n, unit, total * i_thread / n_threads,
-                      total * (i_thread + 1) / n_threads, i_thread);
+    if (!few) {
+        share_units(r, i, n, unit, 0, total, 1, i_thread);
         return;
     }
-    int64_t next;
-    while ((next = kern_pool_next(r->device->pool, total)) >= 0) {
-        if (cpu_stopped(r)) return;
-        product_units(r, i, n, unit, next, next + 1, i_thread);
-    }
+    const size_t bytes = (size_t)total * cpu_strip_bytes(w->format, w->n_columns);
+    const int64_t owned = bytes < (size_t)SHARE_BYTES * (size_t)n_threads ? total : total * 3 / 4;
+    const int64_t size = (total - owned) / (8 * n_threads) + 1;
+    product_units(r, i, n, unit, owned * i_thread / n_threads, owned * (i_thread + 1) / n_threads,
+                  i_thread);
+    share_units(r, i, n, unit, owned, total, size, i_thread);
 }
 
 /* The end of the products from operation i on that share its input, and the forms of it that they
@@ -93,45 +113,79 @@ static int32_t products_end(const cpu_run *r, int32_t i, int *wants) {
     return n;
 }
 
+/* What lies between two products or attentions. */
+typedef struct rows_part {
+    int32_t first, end; /* row operations */
+    int wants;          /* forms of the input of the products that begin there; 0: there are none */
+} rows_part;
+
+static rows_part rows_from(const cpu_run *r, int32_t i) {
+    rows_part p = {.first = i, .end = i};
+    while (p.end < r->end && is_row_op(&r->plan->ops[p.end])) p.end++;
+    if (p.end < r->end && r->plan->ops[p.end].kind == PLAN_MATMUL) products_end(r, p.end, &p.wants);
+    return p;
+}
+
+static void rows_do(cpu_run *r, const rows_part *p, int i_thread, int32_t first_row,
+                    int32_t end_row) {
+    if (r->rope_stale && p->first == r->first) cpu_rope_fill(r, first_row, end_row);
+    if (cpu_stopped(r)) return;
+    for (int32_t i = p->first; i < p->end; i++) {
+        cpu_row_op(r, &r->plan->ops[i], i_thread, first_row, end_row);
+        cpu_lap_end(r, i_thread, i, CPU_LAP_OWN);
+    }
+    if (!p->wants) return;
+    cpu_fill_inputs(r, r->plan->ops[p->end].in, p->wants, first_row, end_row);
+    cpu_lap_end(r, i_thread, p->end, CPU_LAP_INPUT);
+}
+
+/* A barrier after operation i_op. */
+static void meet(cpu_run *r, int i_thread, int32_t i_op) {
+    kern_pool_barrier(r->device->pool);
+    cpu_lap_end(r, i_thread, i_op, CPU_LAP_WAIT);
+}
+
+/* The part, between what all threads did before and what they do next. A single row is not worth a
+ * barrier of its own: thread 0 does it. */
+static void rows_pass(cpu_run *r, const rows_part *p, int i_thread, int n_threads) {
+    const int64_t n_rows = r->batch->n_rows;
+    const int32_t first = (int32_t)(n_rows * i_thread / n_threads);
+    const int32_t end = (int32_t)(n_rows * (i_thread + 1) / n_threads);
+    const int32_t i_before = p->first > r->first ? p->first - 1 : r->first;
+    const int has_rows = p->end > p->first;
+    if (n_rows == 1) {
+        const int leads = kern_pool_gather(r->device->pool, i_thread);
+        cpu_lap_end(r, i_thread, i_before, CPU_LAP_WAIT);
+        if (!leads) return;
+        rows_do(r, p, i_thread, 0, 1);
+        kern_pool_release(r->device->pool);
+        return;
+    }
+    if (p->first > r->first) meet(r, i_thread, i_before);
+    rows_do(r, p, i_thread, first, end);
+    if ((has_rows || p->wants) && p->end < r->end)
+        meet(r, i_thread, has_rows ? p->end - 1 : i_before);
+}
+
 static void run_thread(void *data, int i_thread, int n_threads) {
     cpu_run *r = (cpu_run *)data;
-    kern_pool *pool = r->device->pool;
     const plan_op *ops = r->plan->ops;
-    const int64_t n_rows = r->batch->n_rows;
-    const int32_t first_row = (int32_t)(n_rows * i_thread / n_threads);
-    const int32_t end_row = (int32_t)(n_rows * (i_thread + 1) / n_threads);
     if (i_thread == 0) r->n_threads = n_threads;
     cpu_lap_begin(r, i_thread);
-    if (r->rope_stale) cpu_rope_fill(r, first_row, end_row);
-    for (int32_t i = r->first; i < r->end;) {
-        int32_t begun = i, n = i;
-        int wants = 0, work = !cpu_stopped(r);
-        for (; i < r->end && is_row_op(&ops[i]) && work; i++) {
-            cpu_row_op(r, &ops[i], i_thread, first_row, end_row);
-            cpu_lap_end(r, i_thread, i);
-        }
-        while (i < r->end && is_row_op(&ops[i])) i++;
-        if (i < r->end && ops[i].kind == PLAN_MATMUL) n = products_end(r, i, &wants);
-        if (wants && work) {
-            cpu_fill_inputs(r, ops[i].in, wants, first_row, end_row);
-            cpu_lap_input(r, i_thread, i);
-        }
-        if (i > begun || wants) {
-            kern_pool_barrier(pool);
-            cpu_lap_begin(r, i_thread);
-        }
+    for (int32_t i = r->first;;) {
+        const rows_part rows = rows_from(r, i);
+        rows_pass(r, &rows, i_thread, n_threads);
+        i = rows.end;
         if (i >= r->end) break;
-        work = !cpu_stopped(r);
         if (ops[i].kind == PLAN_MATMUL) {
-            if (work) products(r, i, n, i_thread, n_threads);
+            int wants;
+            const int32_t n = products_end(r, i, &wants);
+            if (!cpu_stopped(r)) products(r, i, n, i_thread, n_threads);
             i = n;
         } else {
             cpu_attend(r, &ops[i], i_thread, n_threads);
-            cpu_lap_end(r, i_thread, i);
-            i++;
+            cpu_lap_end(r, i_thread, i++, CPU_LAP_OWN);
         }
-        kern_pool_barrier(pool);
-        cpu_lap_begin(r, i_thread);
     }
 }
 

@@ -205,6 +205,7 @@ function Model:memory() end
 ---@field operations integer of products and attention; multiplying and adding are two
 ---@field seconds number
 ---@field input_s number of those: making its input ready (rounding activations to int8)
+---@field wait_s number besides: threads that waited for others after it
 
 ---@class llm.Profile
 ---@field costs llm.Cost[] in the order of the plan

@@ -49,10 +49,10 @@ local function group(model, costs, by_layer)
     local g = by_key[key]
     if not g then
       g = {name = name, format = format, layer = by_layer and cost.layer or nil, seconds = 0,
-        bytes = 0, operations = 0}
+        bytes = 0, operations = 0, wait_s = 0}
       by_key[key], groups[#groups + 1] = g, g
     end
-    g.seconds = g.seconds + cost.seconds - cost.input_s
+    g.seconds, g.wait_s = g.seconds + cost.seconds - cost.input_s, g.wait_s + cost.wait_s
     g.bytes, g.operations = g.bytes + cost.bytes, g.operations + cost.operations
   end
   return groups
@@ -68,9 +68,10 @@ local function hold(g, roofs)
   if compute > memory then g.roof, g.reached = "compute", compute end
 end
 
--- What was measured as a list of lines {name, format, layer, ms, share, mb, gbps, gops, roof,
--- reached}, per step of n. Operations come by their time, or by layer in the order of the plan;
--- below them what is no operation. roofs: {bandwidth, int8, float}, a second.
+-- What was measured as a list of lines {name, format, layer, ms, share, wait_ms, mb, gbps, gops,
+-- roof, reached}, per step of n. Operations come by their time, or by layer in the order of the
+-- plan; below them what is no operation. wait_ms: how long threads then waited for others. roofs:
+-- {bandwidth, int8, float}, a second.
 function profile.lines(model, measured, n, roofs, by_layer)
   local lines, spent, input_s = group(model, measured.costs, by_layer), 0, 0
   for _, cost in ipairs(measured.costs) do
@@ -79,7 +80,8 @@ function profile.lines(model, measured, n, roofs, by_layer)
   for _, g in ipairs(lines) do hold(g, roofs) end
   if not by_layer then table.sort(lines, function(a, b) return a.seconds > b.seconds end) end
   local function rest(name, seconds)
-    lines[#lines + 1] = {name = name, seconds = math.max(0, seconds), bytes = 0, operations = 0}
+    lines[#lines + 1] = {name = name, seconds = math.max(0, seconds), bytes = 0, operations = 0,
+      wait_s = 0}
   end
   rest("rounding activations", input_s)
   rest("waiting at barriers", measured.run_s - spent)
@@ -90,7 +92,8 @@ function profile.lines(model, measured, n, roofs, by_layer)
     g.ms, g.share, g.mb = 1000 * g.seconds / n, g.seconds / measured.seconds, g.bytes / n / 1e6
     g.gbps = g.bytes > 0 and g.bytes / g.seconds / 1e9 or nil
     g.gops = g.operations > 0 and g.operations / g.seconds / 1e9 or nil
-    g.seconds, g.bytes, g.operations = nil, nil, nil
+    g.wait_ms = g.wait_s > 0 and 1000 * g.wait_s / n or nil
+    g.seconds, g.bytes, g.operations, g.wait_s = nil, nil, nil, nil
   end
   return lines
 end
@@ -107,11 +110,11 @@ end
 
 -- The lines as text.
 function profile.show(lines)
-  local out = {("  %-22s %5s %-7s %9s %7s %9s %7s %8s  %s\n"):format("", "layer", "format", "ms",
-    "share", "MB", "GB/s", "GOPS", "bound by")}
+  local out = {("  %-21s %5s %-6s %9s %7s %8s %8s %6s %7s  %s\n"):format("", "layer", "format",
+    "ms", "share", "waiting", "MB", "GB/s", "GOPS", "bound by")}
   for _, line in ipairs(lines) do
-    local text = ("  %-22s %5s %-7s %9.4f %6.1f%% %9s %7s %8s  %s"):format(line.name,
-      line.layer or "", line.format or "", line.ms, 100 * line.share,
+    local text = ("  %-21s %5s %-6s %9.4f %6.1f%% %8s %8s %6s %7s  %s"):format(line.name,
+      line.layer or "", line.format or "", line.ms, 100 * line.share, cell("%.4f", line.wait_ms),
       cell("%.2f", line.mb > 0 and line.mb or nil), cell("%.1f", line.gbps),
       cell("%.1f", line.gops), bound(line))
     out[#out + 1] = text:gsub("%s+$", "") .. "\n"
