@@ -4,17 +4,20 @@
 -- "Roofline"). The best of `repeats` measurements counts, and of the bandwidth the best so far. A
 -- row is printed when it is measured, so that an interruption loses no other. Of jobs, each a
 -- script of its own under the scheduler, it also says which share of a step is Lua's. A profile
--- tells where the time of a step and of a prefill goes.
+-- tells where the time of a step and of a prefill goes. Strategies that promise greedy's text
+-- sooner are measured against it instead, in turns.
 local chain = require "llm.chain"
 local json = require "llm.json"
 local options = require "llm.options"
 local profile = require "llm.profile"
+local race = require "llm.race"
 local run = require "llm.run"
 local sys = require "llm.sys"
 
 local ORDER = {"model", "device", "threads", "bandwidth", "runs", "error", "kind", "rows",
   "prefill_tps", "step_ms", "decode_tps", "bytes", "roof", "lua", "what", "profile", "name",
-  "layer", "format", "ms", "share", "wait_ms", "mb", "gbps", "gops", "reached"}
+  "layer", "format", "ms", "share", "wait_ms", "mb", "gbps", "gops", "reached",
+  "strategies", "strategy", "tokens", "tps", "ratio", "same"}
 
 -- Ids that are not the same over and over.
 local function make_ids(model, n, seed)
@@ -159,6 +162,23 @@ local function summarise(model, r, opt, bandwidth)
   r.step_s = nil
 end
 
+-- The strategies of --strategy against greedy.
+local function run_strategies(model, opt)
+  local prompt = race.PROMPT
+  if opt.text then
+    local file = assert(io.open(opt.text, "rb"))
+    prompt = file:read "a"
+    file:close()
+  end
+  local rows = race.run(model, opt.strategy, prompt, opt.tokens, opt.repeats)
+  if opt.json then
+    io.write(json.encode({model = model.path, device = model.device_info, strategies = rows},
+      ORDER), "\n")
+  else
+    io.write(model.path, "\n", model.device_info, "\n\n", race.show(rows))
+  end
+end
+
 local function print_head(model, threads, bandwidth)
   io.write(("%s\n%s\nmemory roof: %.1f GB/s read by %d threads\n\n"):format(model.path,
     model.device_info, bandwidth / 1e9, threads))
@@ -183,12 +203,16 @@ return {
     context = {default = 128, min = 1, help = "tokens before the first step"},
     jobs = {default = 0, min = 0, help = "also that many jobs under the scheduler; 0: none"},
     steps = {default = 32, min = 1, help = "decode steps of a measurement"},
+    strategy = {type = "list", help = "these strategies against greedy, and nothing else"},
+    text = {type = "file", help = "their prompt (default: a report to summarise)"},
+    tokens = {default = 128, min = 1, help = "new tokens of each"},
     profile = {default = false, help = "also where the time goes, by operation"},
     profile_layers = {default = false, help = "the same, by operation and layer"},
     repeats = {default = 3, min = 1, help = "the best of so many"},
     roof_mb = {default = 256, min = 1, max = 65536, help = "memory read to find the bandwidth"},
   },
   main = function(model, opt)
+    if opt.strategy then return run_strategies(model, opt) end
     local threads = tonumber((model.device_info or ""):match "(%d+) thread") or 1
     local runs, bandwidth = {}, 0
     for _, n in ipairs(opt.rows) do runs[#runs + 1] = {kind = "batch", rows = n} end

@@ -351,6 +351,21 @@ describe("bench", function()
     fails(1, "bench --rows 2000", "2000 rows asked, --max-rows is 1024")
   end)
 
+  it("--strategy measures strategies against greedy", function()
+    local result = json_of "bench --strategy prompt_lookup,lookahead --tokens 12 --repeats 1"
+    local names = {}
+    for i, row in ipairs(result.strategies) do
+      names[i] = row.strategy
+      assert(row.same and row.tokens == 12 and row.tps > 0 and row.ratio > 0, row.strategy)
+    end
+    assert.same({"greedy", "prompt_lookup", "lookahead"}, names)
+    assert.equal(1, result.strategies[1].ratio)
+    local text = text_of("bench --strategy prompt_lookup --tokens 3 --repeats 1 --text README.md "
+      .. "--ctx 8000")
+    assert(text:find "\nprompt_lookup +3 +[%d.]+ +[%d.]+x +same\n", text)
+    fails(1, "bench --strategy nothing", "nothing")
+  end)
+
   it("--profile tells where the time of a prefill, a step and a pass of jobs goes", function()
     local result = json_of("bench --rows 1 --beams 2 --jobs 2 --steps 9 --repeats 1 --context 16 "
       .. "--roof-mb 8 --profile")

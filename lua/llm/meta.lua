@@ -17,7 +17,7 @@ local llm = {}
 
 ---@class llm.LoadOptions
 ---@field device? "auto"|"cpu"|"ref" auto: the best one there is. ref: plain f32 arithmetic
----@field threads? integer 0: the cores this process may use. Equal models share their threads
+---@field threads? integer at most the cores this process may use; 0: as many. Shared by all models
 ---@field ctx? integer positions a cache may hold. Default: the trained context, at most 4096
 ---@field kv? "f32"|"f16"|"q8_0" type of keys and values. Default: f32 on ref, else f16
 ---@field pages? integer budget of cache pages (32 positions each) of all caches together
