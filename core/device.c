@@ -56,7 +56,8 @@ llm_device *llm_device_open(const char *name, int n_threads, llm_error *err) {
                  n_threads);
         return NULL;
     }
-    kern_device_options options = {n_threads ? n_threads : kern_pool_cores(), NULL};
+    const int n_cores = kern_pool_cores(); /* more threads would only wait for each other */
+    kern_device_options options = {n_threads && n_threads < n_cores ? n_threads : n_cores, NULL};
     if (strcmp(name, "cpu") == 0 && read_tier(&options.tier, err)) return NULL;
     llm_device *device = kern_alloc(sizeof *device);
     if (!device) {

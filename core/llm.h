@@ -67,7 +67,8 @@ typedef struct llm_watch {
     void *data;
 } llm_watch;
 
-/* "cpu", "ref" or "auto" (the best one there is). n_threads 0: the cores this process may use. The
+/* "cpu", "ref" or "auto" (the best one there is). n_threads: at most the cores this
+ * process may use; 0: as many. The
  * environment's LLMLUA_CPU forces a tier of "cpu". Devices are counted: models and tensors hold
  * theirs. */
 llm_device *llm_device_open(const char *name, int n_threads, llm_error *err);

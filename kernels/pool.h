@@ -13,16 +13,22 @@ kern_pool *kern_pool_open(int n_threads);
 void kern_pool_close(kern_pool *pool);
 int kern_pool_threads(const kern_pool *pool);
 
-/* Calls work(data, i, n) on n = kern_pool_threads threads, i = 0 … n-1, and returns when all have
- * returned. Not re-entrant. A pool used after fork() runs everything on the calling thread. */
+/* Calls work(data, i, n) on n threads, i = 0 … n-1, and returns when all have returned. n is
+ * kern_pool_threads, or 1 where sharing the work costs more than it brings. Not re-entrant. A pool
+ * used after fork() runs everything on the calling thread. */
 typedef void kern_work_fn(void *data, int i_thread, int n_threads);
 void kern_pool_run(kern_pool *pool, kern_work_fn *work, void *data);
 
 /* Inside a run: no thread goes on before all have come. */
 void kern_pool_barrier(kern_pool *pool);
 
+/* The same in two halves, with something in between that needs no barrier of its own: thread 0 gets
+ * true when all have come, and then the others wait until it has called release. */
+bool kern_pool_gather(kern_pool *pool, int i_thread);
+void kern_pool_release(kern_pool *pool);
+
 /* Inside a run: the next unit of a shared counter, 0 … n_units-1, or -1 when there are no more. The
- * counter is reset by kern_pool_barrier's last arrival. */
+ * counter is reset at each barrier. */
 int64_t kern_pool_next(kern_pool *pool, int64_t n_units);
 
 /* The cores this process may use: affinity mask and cgroup quota, at least 1. */

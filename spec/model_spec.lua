@@ -25,6 +25,13 @@ describe("llm.load", function()
     assert.is_nil((llm.load("spec/data/models/llama-f32.gguf", {device = "abacus"})))
   end)
 
+  it("uses no more threads than there are cores", function()
+    local path = "spec/data/models/llama-f32.gguf"
+    local all <close> = assert(llm.load(path, {}))
+    local more <close> = assert(llm.load(path, {threads = 1000}))
+    assert.equal(all.device_info, more.device_info)
+  end)
+
   it("raises for options of the wrong kind", function()
     local path = "spec/data/models/llama-f32.gguf"
     fails("misuse", "threads must be an integer, got 1.5", llm.load, path, {threads = 1.5})

@@ -27,4 +27,9 @@
 #include "lanes_plain.h"
 #endif
 
+#ifdef LLMLUA_FEW_TILES
+#undef LANES_TILES
+#define LANES_TILES(X) X(1) X(4)
+#endif
+
 #endif

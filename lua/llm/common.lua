@@ -51,7 +51,7 @@ local common = {
   option("engine", "device", nil, {type = "string", default = "auto",
     choices = {"auto", "cpu", "ref"}, help = "where to compute; ref is slow and exact"}),
   option("engine", "threads", nil, {type = "integer", min = 1, max = 1024,
-    help = "default: the cores this process may use"}),
+    help = "at most the cores this process may use, which is the default"}),
   option("engine", "ctx", nil, {fixed = true, type = "integer", min = 1,
     help = "positions a sequence may have (default: as trained, at most 4096)"}),
   option("engine", "kv", nil, {fixed = true, type = "string", choices = {"f32", "f16", "q8_0"},

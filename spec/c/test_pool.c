@@ -41,6 +41,35 @@ static void work_rounds(void *data, int i_thread, int n_threads) {
     }
 }
 
+/* What thread 0 does when all are gathered, all see when it has released them. */
+static void work_gather(void *data, int i_thread, int n_threads) {
+    shared *s = data;
+    if (i_thread == 0) s->n_expected += n_threads;
+    for (int round = 1; round <= N_ROUNDS; round++) {
+        s->n_calls++;
+        if (kern_pool_gather(s->pool, i_thread)) {
+            s->n_wrong += i_thread != 0;
+            s->n_wrong += s->n_calls != n_threads * round;
+            s->round[0]++;
+            kern_pool_release(s->pool);
+        }
+        s->n_wrong += s->round[0] != round;
+        s->n_wrong += kern_pool_next(s->pool, n_threads) < 0;
+        kern_pool_barrier(s->pool);
+    }
+}
+
+static void check_gather(int n_threads, int n_runs) {
+    kern_pool *pool = kern_pool_open(n_threads);
+    for (int run = 0; run < n_runs; run++) {
+        shared s = {.pool = pool};
+        kern_pool_run(pool, work_gather, &s);
+        CHECK(s.n_wrong == 0 && s.n_calls == s.n_expected * N_ROUNDS,
+              "%d threads: %d wrong in %d calls", n_threads, (int)s.n_wrong, (int)s.n_calls);
+    }
+    kern_pool_close(pool);
+}
+
 static void check_rounds(int n_threads, int n_runs) {
     shared s = {.pool = kern_pool_open(n_threads)};
     CHECK(s.pool && kern_pool_threads(s.pool) == n_threads, "pool of %d", n_threads);
@@ -56,20 +85,37 @@ static void check_rounds(int n_threads, int n_runs) {
     kern_pool_close(s.pool);
 }
 
+/* Work of about 300 µs on each thread. */
+static void work_long(void *data, int i_thread, int n_threads) {
+    (void)i_thread, (void)n_threads;
+    struct timespec begun, now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begun);
+    do {
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    } while ((now.tv_sec - begun.tv_sec) * 1000000000 + now.tv_nsec - begun.tv_nsec < 300000);
+    (*(_Atomic int *)data)++;
+}
+
 static void work_count(void *data, int i_thread, int n_threads) {
     (void)i_thread, (void)n_threads;
     (*(_Atomic int *)data)++;
 }
 
-/* Runs with pauses longer than the spin: the workers sleep and are woken. */
+/* Runs with pauses longer than the spin: the workers sleep and are woken. For runs of no work that
+ * does not pay and they may be done alone; but not for ever. */
 static void check_sleep(void) {
     kern_pool *pool = kern_pool_open(2);
-    _Atomic int n = 0;
+    _Atomic int n = 0, n_long = 0;
+    int n_least = 2, n_runs = 0;
     for (int i = 0; i < 50; i++) {
+        const int before = n;
         kern_pool_run(pool, work_count, &n);
+        if (n - before < n_least) n_least = n - before;
         nanosleep(&(struct timespec){.tv_nsec = i % 5 * 100000}, NULL);
     }
-    CHECK(n == 100, "%d calls of 100 after pauses", (int)n);
+    CHECK(n_least >= 1 && n <= 100, "%d calls of 100 after pauses", (int)n);
+    for (; n_runs < 20000 && n_long <= n_runs; n_runs++) kern_pool_run(pool, work_long, &n_long);
+    CHECK(n_long == n_runs + 1, "%d calls in %d runs of long work", (int)n_long, n_runs);
     kern_pool_close(pool);
 }
 
@@ -148,6 +194,9 @@ int main(void) {
     check_rounds(2, 50);
     check_rounds(3, 10);
     check_rounds(MAX_THREADS, 2);
+    check_gather(1, 2);
+    check_gather(2, 20);
+    check_gather(5, 5);
     check_sleep();
     check_fork(true);
     check_fork(false);
