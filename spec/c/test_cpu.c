@@ -102,19 +102,25 @@ static float block_most(const float *x, int64_t b) {
     return largest < 1e-35f ? 0 : largest;
 }
 
-/* The value that a block format sees of x[i] of k: in blocks whose d is more than twice the mean what
- * rounding left is rounded again, 256 times as fine. */
-static double rounded(const float *x, int64_t i, int64_t k) {
+/* The value that a block format sees of x[i], `mean` being that of the blocks' d: where d is more
+ * than twice the mean what rounding left is rounded again, 256 times as fine. */
+static double rounded(const float *x, int64_t i, float mean) {
     const float most = block_most(x, i / 32), d = most / 127.0f, scale = 127.0f / most;
-    float sum = 0;
-    for (int64_t b = 0; b < k / 32; b++) sum += block_most(x, b) / 127.0f;
     if (most == 0) return 0;
     double q = nearbyintf(x[i] * scale);
-    if (d > sum / (float)(k / 32) * 2) {
+    if (d > mean * 2) {
         const double rest = nearbyintf((float)((double)x[i] * (double)scale - q) * 256.0f);
         q += (rest > 127 ? 127 : rest < -127 ? -127 : rest) / 256;
     }
     return (double)d * q;
+}
+
+/* y[k] = what a weight of this format sees of x[k] */
+static void see(const kern_format *f, const float *x, int64_t k, double *y) {
+    float sum = 0;
+    for (int64_t b = 0; b < k / 32; b++) sum += block_most(x, b) / 127.0f;
+    for (int64_t i = 0; i < k; i++)
+        y[i] = f->block_size > 1 ? rounded(x, i, sum / (float)(k / 32)) : (double)x[i];
 }
 
 static int same_bits(const float *a, const float *b, int64_t n) {
@@ -154,7 +160,7 @@ static void test_product(kern_device *d, int32_t format, int64_t n, int64_t k, i
     float *out = kern_alloc_array((size_t)(max_rows * n), sizeof *x),
           *solo = kern_alloc_array((size_t)n, sizeof *x);
     float *bias_f32 = kern_alloc_array((size_t)n, sizeof *x);
-    double worst = 0;
+    double *seen = kern_alloc_array((size_t)k, sizeof *seen), worst = 0;
     for (int64_t i = 0; i < max_rows * k; i++)
         x[i] = random_float() * (i / 32 % 5 == 0 ? 30.0f : 1.0f);
     for (int64_t i = 0; i < 32 && i < k; i++) x[i] = i % 2 ? 1e-40f : 0.0f; /* denormal */
@@ -165,13 +171,12 @@ static void test_product(kern_device *d, int32_t format, int64_t n, int64_t k, i
     for (int32_t n_rows = max_rows; n_rows >= 1; n_rows--) {
         product_run(d, w, bias, x, n_rows, out);
         for (int32_t t = 0; t < n_rows && n_rows == max_rows; t++) {
+            see(w->format, x + t * k, k, seen);
             for (int64_t i = 0; i < n; i++) {
                 double sum = bias_f32[i], size = fabs(sum) + 1e-3;
                 for (int64_t j = 0; j < k; j++) {
-                    double a =
-                        w->format->block_size > 1 ? rounded(x + t * k, j, k) : (double)x[t * k + j];
-                    sum += a * (double)dense[i * k + j];
-                    size += fabs(a * (double)dense[i * k + j]);
+                    sum += seen[j] * (double)dense[i * k + j];
+                    size += fabs(seen[j] * (double)dense[i * k + j]);
                 }
                 worst = fmax(worst, fabs(sum - (double)out[t * n + i]) / size);
             }
@@ -208,6 +213,7 @@ static void test_product(kern_device *d, int32_t format, int64_t n, int64_t k, i
     kern_free(out);
     kern_free(solo);
     kern_free(bias_f32);
+    kern_free(seen);
 }
 
 /* A model of two layers with every kind of operation, by hand. */
