@@ -5,10 +5,12 @@
 
 #include "kern.h"
 
-/* Instruction tiers of the cpu backend, in order. A file named *_avx2.c is compiled for that tier
+/* Instruction tiers of the cpu backend, in order; one that a machine lacks is served by the best of
+ * its own below. A file named *_avx2.c is compiled for that tier
  * only and is entered only through a table that tier.c picked at run time. */
 typedef enum kern_tier {
     KERN_TIER_PLAIN,
+    KERN_TIER_NEON, /* aarch64, with dot products of bytes; all others are of x86-64 */
     KERN_TIER_AVX2,
     KERN_TIER_AVXVNNI,
     KERN_TIER_AVX512

@@ -90,7 +90,7 @@ typedef struct kern_batch {
 
 typedef struct kern_device_options {
     int n_threads;
-    const char *tier; /* CPU: plain, avx2, avxvnni, avx512; NULL: the best the machine has */
+    const char *tier; /* CPU: plain, neon, avx2, avxvnni, avx512; NULL: the best there is */
 } kern_device_options;
 
 typedef struct kern_stats {

@@ -32,11 +32,18 @@ kern_tier kern_tier_best(void) {
         return KERN_TIER_AVX512;
     return has(a71, vnni) ? KERN_TIER_AVXVNNI : KERN_TIER_AVX2;
 }
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+kern_tier kern_tier_best(void) {
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? KERN_TIER_NEON : KERN_TIER_PLAIN;
+}
 #else
 kern_tier kern_tier_best(void) { return KERN_TIER_PLAIN; }
 #endif
 
-static const char *const names[] = {"plain", "avx2", "avxvnni", "avx512"};
+static const char *const names[] = {"plain", "neon", "avx2", "avxvnni", "avx512"};
 
 int kern_tier_parse(const char *name, kern_tier *out) {
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++) {

@@ -12,8 +12,8 @@
 #include <math.h>
 
 enum {
-    ATTEND_QUERIES = VX == 16 ? 6 : 4, /* whose sums are in registers at a time, at most */
-    ATTEND_WIDTH = 4,                  /* vectors of each, where there are registers for so many */
+    ATTEND_QUERIES = VX_REGISTERS == 32 ? 6 : 4, /* with sums in registers at a time, at most */
+    ATTEND_WIDTH = 4, /* vectors of each, where there are registers for so many */
     PAGE = KERN_PAGE_POSITIONS
 };
 
@@ -63,7 +63,7 @@ V8_INLINE void attend_block(const attend_rows *r, const float *const *a, float *
 
 V8_INLINE void attend_columns(const attend_rows *r, const float *const *a, float *const *sum,
                               const int n_queries, const int is_f16) {
-    const int width = VX == 16 || n_queries <= 3 ? ATTEND_WIDTH : 2;
+    const int width = VX_REGISTERS == 32 || n_queries <= 3 ? ATTEND_WIDTH : 2;
     int32_t i = 0;
     for (; i + width * VX <= r->n_columns; i += width * VX)
         attend_block(r, a, sum, i, n_queries, width, is_f16);
@@ -80,7 +80,7 @@ V8_INLINE void attend_typed(const attend_rows *r, const float *const *a, float *
     case 2: attend_columns(r, a, sum, 2, is_f16); break;
     case 3: attend_columns(r, a, sum, 3, is_f16); break;
     case 4: attend_columns(r, a, sum, 4, is_f16); break;
-#ifdef __AVX512F__
+#if VX_REGISTERS == 32
     case 5: attend_columns(r, a, sum, 5, is_f16); break;
     case 6: attend_columns(r, a, sum, 6, is_f16); break;
 #endif
@@ -93,7 +93,8 @@ static void attend_sum(const attend_rows *r, const float *const *a, float *const
                        int32_t n_queries) {
     for (int32_t i = 0, n; i < n_queries; i += n) {
         n = n_queries - i;
-        if (n > ATTEND_QUERIES) n = VX == 16 ? 6 : 3; /* 3 · 4 sums are the best of 16 registers */
+        if (n > ATTEND_QUERIES)
+            n = VX_REGISTERS == 32 ? 6 : 3; /* 3 · 4 sums are the best of 16 registers */
         if (r->is_f16)
             attend_typed(r, a + i, sum + i, n, 1);
         else
@@ -116,6 +117,8 @@ V8_INLINE float f16_at(const unsigned char *p) {
     memcpy(&h, p, sizeof h);
 #ifdef __AVX2__
     return _cvtsh_ss(h);
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h))), 0);
 #else
     return kern_f16_to_f32(h);
 #endif
@@ -123,7 +126,7 @@ V8_INLINE float f16_at(const unsigned char *p) {
 
 /* Whether the page is converted to f32 first, for n queries. */
 V8_INLINE int wants_tile(kern_kv type, int32_t n_queries) {
-#ifdef __AVX2__
+#if defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD)
     return type == KERN_KV_Q8_0 || (type == KERN_KV_F16 && n_queries > ATTEND_QUERIES);
 #else
     (void)n_queries;

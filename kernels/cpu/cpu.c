@@ -8,7 +8,9 @@
  * below. */
 static const cpu_tier *const tiers[] = {
     &cpu_tier_plain,
-#if defined(__x86_64__)
+#if defined(__aarch64__)
+    &cpu_tier_neon,
+#elif defined(__x86_64__)
     &cpu_tier_avx2,
     &cpu_tier_avxvnni,
     &cpu_tier_avx512,
@@ -27,7 +29,8 @@ static kern_device *device_open(const kern_device_options *options, char *messag
     kern_tier asked = kern_tier_best(), best = asked;
     if (options->tier != NULL && kern_tier_parse(options->tier, &asked) != 0) {
         snprintf(message, message_bytes,
-                 "unknown tier \"%s\": known are plain, avx2, avxvnni, avx512", options->tier);
+                 "unknown tier \"%s\": known are plain, neon, avx2, avxvnni, avx512",
+                 options->tier);
         return NULL;
     }
     kern_device *device = host_open(&kern_cpu, options, message, message_bytes);

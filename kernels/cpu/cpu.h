@@ -128,7 +128,7 @@ typedef struct cpu_products {
     int32_t (*tile)(int64_t n_rows);
 } cpu_products;
 extern const cpu_products cpu_products_plain, cpu_products_avx2, cpu_products_avxvnni,
-    cpu_products_avx512; /* products_*.c */
+    cpu_products_avx512, cpu_products_neon; /* products_*.c */
 
 /* The kernels of an instruction tier. A new tier is one file with such a table and a row in cpu.c.
  */
@@ -155,7 +155,8 @@ typedef struct cpu_tier {
     void (*attend_finish)(const float *state, int32_t dim_v, float *out);
 } cpu_tier;
 
-extern const cpu_tier cpu_tier_plain, cpu_tier_avx2, cpu_tier_avxvnni, cpu_tier_avx512;
+extern const cpu_tier cpu_tier_plain, cpu_tier_avx2, cpu_tier_avxvnni, cpu_tier_avx512,
+    cpu_tier_neon;
 const cpu_tier *cpu_tier_of(const kern_device *);
 
 typedef struct cpu_tile { /* neighbouring rows that attend together: they share pages */

@@ -23,6 +23,8 @@
 #include "lanes_avx512.h"
 #elif defined(__AVX2__)
 #include "lanes_avx2.h"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include "lanes_neon.h"
 #else
 #include "lanes_plain.h"
 #endif

@@ -9,6 +9,8 @@
 #include <string.h>
 #ifdef __AVX2__
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
 #elif defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi" /* every function here is inlined */
 #endif
@@ -71,15 +73,17 @@ V8_INLINE v8 v8_sums(const v8 v[8]) {
 }
 
 /* exp of |r| up to ln2 / 2, the polynomial of Cephes (Moshier). */
-V8_INLINE v8 v8_exp_fraction(v8 r) {
-    v8 p = v8_set(1.9875691500e-4f);
-    p = v8_fma(p, r, v8_set(1.3981999507e-3f));
-    p = v8_fma(p, r, v8_set(8.3334519073e-3f));
-    p = v8_fma(p, r, v8_set(4.1665795894e-2f));
-    p = v8_fma(p, r, v8_set(1.6666665459e-1f));
-    p = v8_fma(p, r, v8_set(5.0000001201e-1f));
-    return v8_fma(p, r * r, r) + v8_set(1.0f);
-}
+#define EXP_FRACTION(type)                                                                         \
+    V8_INLINE type type##_exp_fraction(type r) {                                                   \
+        type p = type##_set(1.9875691500e-4f);                                                     \
+        p = type##_fma(p, r, type##_set(1.3981999507e-3f));                                        \
+        p = type##_fma(p, r, type##_set(8.3334519073e-3f));                                        \
+        p = type##_fma(p, r, type##_set(4.1665795894e-2f));                                        \
+        p = type##_fma(p, r, type##_set(1.6666665459e-1f));                                        \
+        p = type##_fma(p, r, type##_set(5.0000001201e-1f));                                        \
+        return type##_fma(p, r * r, r) + type##_set(1.0f);                                         \
+    }
+EXP_FRACTION(v8)
 
 /* exp, to about 1e-7 relative: 0 below −87.3, 2.4e38 above 88.37; exp(0) is 1, a NaN stays one. */
 V8_INLINE v8 v8_exp(v8 x) {
@@ -95,8 +99,14 @@ V8_INLINE v8 v8_exp(v8 x) {
     return (v8)(~under & (v8i)(v8_exp_fraction(r) * (v8)power));
 }
 
-/* Sixteen floats where the tier has such registers, else eight, for loops whose lanes never meet:
- * their results do not depend on the width. */
+/* Sixteen floats where the tier has such registers, four of NEON, else eight, for loops whose lanes
+ * never meet: their results do not depend on the width. VX_REGISTERS is how many the tier has. */
+#if defined(__AVX512F__) || defined(__ARM_FEATURE_DOTPROD)
+#define VX_REGISTERS 32
+#else
+#define VX_REGISTERS 16
+#endif
+
 #ifdef __AVX512F__
 enum { VX = 16 };
 typedef float vx __attribute__((vector_size(64)));
@@ -139,6 +149,42 @@ V8_INLINE vx vx_of_f16(const unsigned char *p) {
 V8_INLINE vx vx_of_int8(const unsigned char *p) {
     return (vx)_mm512_cvtepi32_ps(
         _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+#elif defined(__ARM_FEATURE_DOTPROD)
+enum { VX = 4 };
+typedef float32x4_t vx;
+
+V8_INLINE vx vx_set(float x) { return vdupq_n_f32(x); }
+V8_INLINE vx vx_fma(vx a, vx b, vx c) { return vfmaq_f32(c, a, b); }
+V8_INLINE vx vx_max(vx a, vx b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+V8_INLINE float vx_largest(vx v) { return vmaxvq_f32(v); }
+V8_INLINE float vx_sum(vx v) { return vaddvq_f32(v); }
+
+/* Lanes from … to - 1 of v, and `other` in the rest. */
+V8_INLINE vx vx_within(vx v, int32_t from, int32_t to, vx other) {
+    const int32x4_t lane = {0, 1, 2, 3};
+    const uint32x4_t low = vcgeq_s32(lane, vdupq_n_s32(from));
+    return vbslq_f32(vandq_u32(low, vcltq_s32(lane, vdupq_n_s32(to))), v, other);
+}
+
+/* As v8_exp, of x up to 0. */
+EXP_FRACTION(vx)
+V8_INLINE vx vx_exp(vx x) {
+    const vx n = vrndnq_f32(x * vx_set(1.44269504088896341f));
+    vx r = vx_fma(n, vx_set(-0.693359375f), x);
+    r = vx_fma(n, vx_set(2.12194440e-4f), r);
+    const int32x4_t power = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23);
+    const vx e = vx_exp_fraction(r) * vreinterpretq_f32_s32(power);
+    return vbslq_f32(vcltq_f32(x, vx_set(-87.3f)), vx_set(0.0f), e);
+}
+V8_INLINE vx vx_of_f16(const unsigned char *p) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+}
+V8_INLINE vx vx_of_int8(const unsigned char *p) {
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    const int8x8_t bytes = vreinterpret_s8_s32(vdup_n_s32(four));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
 }
 #else
 enum { VX = 8 };

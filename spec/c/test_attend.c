@@ -356,7 +356,7 @@ static void check_tier(const char *tier) {
 }
 
 int main(void) {
-    static const char *const tiers[] = {"plain", "avx2", "avxvnni", "avx512"};
+    static const char *const tiers[] = {"plain", "neon", "avx2", "avxvnni", "avx512"};
     for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) {
         kern_tier tier;
         char message[200];

@@ -170,8 +170,8 @@ static void check_one_core(void) {
 }
 
 static void check_tiers(void) {
-    static const char *const names[] = {"plain", "avx2", "avxvnni", "avx512"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const names[] = {"plain", "neon", "avx2", "avxvnni", "avx512"};
+    for (int i = 0; i < 5; i++) {
         kern_tier tier;
         CHECK(kern_tier_parse(names[i], &tier) == 0 && (int)tier == i, "tier %s", names[i]);
         CHECK(strcmp(kern_tier_name((kern_tier)i), names[i]) == 0, "name of tier %d", i);

@@ -308,7 +308,7 @@ static void test_memory(void) {
               strstr(err.message, "unknown device 'gpu': known are auto, cpu, ref"),
           "%s", err.message);
     setenv("LLMLUA_CPU", "sse9", 1);
-    CHECK(!llm_device_open("cpu", 1, &err) && strstr(err.message, "plain, avx2"), "%s",
+    CHECK(!llm_device_open("cpu", 1, &err) && strstr(err.message, "plain, neon, avx2"), "%s",
           err.message);
     unsetenv("LLMLUA_CPU");
     float x;
