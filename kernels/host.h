@@ -16,7 +16,9 @@ typedef enum kern_tier {
     KERN_TIER_AVX512
 } kern_tier;
 
-kern_tier kern_tier_best(void);                        /* what this processor and system can run */
+/* The best tier that this processor and system can run, of those up to `most`. */
+kern_tier kern_tier_within(kern_tier most);
+static inline kern_tier kern_tier_best(void) { return kern_tier_within(KERN_TIER_AVX512); }
 int kern_tier_parse(const char *name, kern_tier *out); /* 0, or -1: unknown name */
 const char *kern_tier_name(kern_tier);
 

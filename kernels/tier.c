@@ -15,33 +15,44 @@ static uint64_t saved_states(void) {
 
 static bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
-kern_tier kern_tier_best(void) {
+/* Bit t: the machine has tier t. Those with dot products of bytes are no order: there are
+ * processors with the one and not the other. */
+static uint32_t machine_tiers(void) {
+    const uint32_t plain = 1u << KERN_TIER_PLAIN;
     uint32_t a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return KERN_TIER_PLAIN;
-    if (!has(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C)) return KERN_TIER_PLAIN;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return plain;
+    if (!has(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C)) return plain;
     const uint64_t states = saved_states();
-    if ((states & 0x6) != 0x6) return KERN_TIER_PLAIN; /* xmm, ymm */
+    if ((states & 0x6) != 0x6) return plain; /* xmm, ymm */
     uint32_t a7, b7, c7, d7;
-    if (!__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) return KERN_TIER_PLAIN;
-    if (!has(b7, bit_AVX2 | bit_BMI2)) return KERN_TIER_PLAIN;
-    uint32_t a71 = 0, b71, c71, d71;
+    if (!__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) return plain;
+    if (!has(b7, bit_AVX2 | bit_BMI2)) return plain;
+    uint32_t tiers = plain | 1u << KERN_TIER_AVX2, a71 = 0, b71, c71, d71;
     if (a7 >= 1) __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71);
     const uint32_t vnni = 1u << 4, bf16 = 1u << 5; /* leaf 7.1, eax */
+    if (has(a71, vnni)) tiers |= 1u << KERN_TIER_AVXVNNI;
     if ((states & 0xe0) == 0xe0 && has(a71, bf16) && has(c7, bit_AVX512VNNI) &&
         has(b7, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ))
-        return KERN_TIER_AVX512;
-    return has(a71, vnni) ? KERN_TIER_AVXVNNI : KERN_TIER_AVX2;
+        tiers |= 1u << KERN_TIER_AVX512;
+    return tiers;
 }
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 
-kern_tier kern_tier_best(void) {
-    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? KERN_TIER_NEON : KERN_TIER_PLAIN;
+static uint32_t machine_tiers(void) {
+    const uint32_t neon = getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? 1u << KERN_TIER_NEON : 0;
+    return neon | 1u << KERN_TIER_PLAIN;
 }
 #else
-kern_tier kern_tier_best(void) { return KERN_TIER_PLAIN; }
+static uint32_t machine_tiers(void) { return 1u << KERN_TIER_PLAIN; }
 #endif
+
+kern_tier kern_tier_within(kern_tier most) {
+    const uint32_t tiers = machine_tiers();
+    while (!(tiers >> most & 1)) most--;
+    return most;
+}
 
 static const char *const names[] = {"plain", "neon", "avx2", "avxvnni", "avx512"};
 

@@ -297,8 +297,8 @@ describe("--out", function()
     while n_killed < 50 do
       n_runs = n_runs + 1
       local code = shell("timeout -s KILL %.3f %s sample --top-p 0.9 --prompts %s --out %s %s "
-        .. ">/dev/null 2>&1", 0.005 + math.random() * 0.09, h.program, q(long), q(out),
-        modes[n_runs % #modes + 1])
+        .. ">/dev/null 2>%s", 0.005 + math.random() * 0.09, h.program, q(long), q(out),
+        modes[n_runs % #modes + 1], q(h.scratch "err"))
       if code == 137 then
         n_killed = n_killed + 1
         local text = h.exists(out) and h.read(out) or ""
@@ -307,7 +307,7 @@ describe("--out", function()
           assert(seen:add(assert(results.read_line(line))), "twice")
         end
       else
-        assert.equal(3, code)
+        assert.equal(3, code, h.read(h.scratch "err"))
         assert.same(expected, (read(out)))
         remove(out)
       end

@@ -26,7 +26,7 @@ const cpu_tier *cpu_tier_of(const kern_device *device) {
 
 static kern_device *device_open(const kern_device_options *options, char *message,
                                 size_t message_bytes) {
-    kern_tier asked = kern_tier_best(), best = asked;
+    kern_tier asked = KERN_TIER_AVX512;
     if (options->tier != NULL && kern_tier_parse(options->tier, &asked) != 0) {
         snprintf(message, message_bytes,
                  "unknown tier \"%s\": known are plain, neon, avx2, avxvnni, avx512",
@@ -35,7 +35,7 @@ static kern_device *device_open(const kern_device_options *options, char *messag
     }
     kern_device *device = host_open(&kern_cpu, options, message, message_bytes);
     if (device == NULL) return NULL;
-    device->tier = asked < best ? asked : best;
+    device->tier = kern_tier_within(asked);
     device->tier = cpu_tier_of(device)->tier;
     return device;
 }

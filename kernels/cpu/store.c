@@ -206,7 +206,9 @@ static int read_all(kern_device *device, kern_store *s, const kern_binding *bind
     if (!image || !image->open(image->data, layout_of(s), s->strip_bytes)) return 0;
     reading r = {.pool = device->pool, .store = s, .binding = binding};
     kern_pool_run(device->pool, read_thread, &r);
-    return !r.failed && r.n_bytes == (int64_t)s->strip_bytes;
+    if (r.failed || r.n_bytes < (int64_t)s->strip_bytes) return 0;
+    if (binding->progress) binding->progress(binding->data, r.n_bytes, r.n_bytes);
+    return 1;
 }
 
 /* Strips from the image or from the file. */

@@ -553,7 +553,7 @@ static void test_open(void) {
 }
 
 int main(void) {
-    static const char *const tiers[] = {"plain", "neon", "avx2"};
+    static const char *const tiers[] = {"plain", "neon", "avx2", "avxvnni", "avx512"};
     test_open();
     for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) {
         kern_device *d = device_new(&kern_cpu, tiers[i], 2);

@@ -181,7 +181,16 @@ static void check_tiers(void) {
           "unknown tiers");
     const int best = (int)kern_tier_best();
     CHECK(best >= 0 && best <= KERN_TIER_AVX512, "best tier %d", best);
+    for (int i = 0; i <= KERN_TIER_AVX512; i++) {
+        const int within = (int)kern_tier_within((kern_tier)i);
+        CHECK(within <= i && kern_tier_within((kern_tier)within) == (kern_tier)within,
+              "tier %d within %d", within, i);
+    }
 #if defined(__x86_64__)
+    /* processors have one of these without the other */
+    CHECK((kern_tier_within(KERN_TIER_AVX512) == KERN_TIER_AVX512) <=
+              (__builtin_cpu_supports("avx512vnni") != 0),
+          "avx512 without its instructions");
     if (!__builtin_cpu_supports("avx2"))
         CHECK(best == KERN_TIER_PLAIN, "tier %d without AVX2", best);
 #endif
