@@ -163,9 +163,10 @@ describe("a strategy", function()
 
   it("ends at stop strings in what it returns as in what it emits", function()
     for _, name in ipairs {"greedy", "beam"} do
-      local whole = result_of(name, (name == "beam" and "--beam 1 " or "") .. "-n 20", LONG)
+      local arguments = (name == "beam" and "--beam 1 " or "") .. "-n 20"
+      local whole = result_of(name, arguments, LONG)
       local at = assert(whole.text:find("the", 1, true), whole.text)
-      local cut = result_of(name, (name == "beam" and "--beam 1 " or "") .. "-n 20 --stop the", LONG)
+      local cut = result_of(name, arguments .. " --stop the", LONG)
       assert.equal(whole.text:sub(1, at - 1), cut.text)
       assert.equal("stop", cut.finish)
       assert.same(table.move(whole.ids, 1, #cut.ids, 1, {}), cut.ids)
