@@ -95,7 +95,7 @@ static void *worker_main(void *argument) {
     double best = 1e30;
     for (int i = 0; i < ROUNDS; i++) {
         double start = sys_clock();
-        w->result += w->kernel->run(i);
+        w->result ^= w->kernel->run(i);
         double took = sys_clock() - start;
         if (took < best) best = took;
     }
