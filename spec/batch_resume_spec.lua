@@ -296,8 +296,9 @@ describe("--out", function()
     math.randomseed(20)
     while n_killed < 50 do
       n_runs = n_runs + 1
-      local code = shell("timeout -s KILL %.3f %s sample --top-p 0.9 --prompts %s --out %s %s "
-        .. ">/dev/null 2>%s", 0.005 + math.random() * 0.09, h.program, q(long), q(out),
+      -- In the foreground it waits until the killed program is gone, and with it the lock.
+      local code = shell("timeout --foreground -s KILL %.3f %s sample --top-p 0.9 --prompts %s "
+        .. "--out %s %s >/dev/null 2>%s", 0.005 + math.random() * 0.09, h.program, q(long), q(out),
         modes[n_runs % #modes + 1], q(h.scratch "err"))
       if code == 137 then
         n_killed = n_killed + 1
