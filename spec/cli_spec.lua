@@ -360,10 +360,11 @@ describe("bench", function()
     end
     assert.same({"greedy", "prompt_lookup", "lookahead"}, names)
     assert.equal(1, result.strategies[1].ratio)
-    local text = text_of("bench --strategy prompt_lookup --tokens 3 --repeats 1 --text README.md "
-      .. "--ctx 8000")
+    local text = text_of("bench --strategy prompt_lookup --tokens 3 --repeats 1 --text LICENSE "
+      .. "--ctx 4000")
     assert(text:find "\nprompt_lookup +3 +[%d.]+ +[%d.]+x +same\n", text)
     fails(1, "bench --strategy nothing", "nothing")
+    fails(1, "bench --strategy greedy --text README.md --ctx 64", "the context holds 64")
   end)
 
   it("--profile tells where the time of a prefill, a step and a pass of jobs goes", function()

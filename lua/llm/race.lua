@@ -26,7 +26,7 @@ local function run(model, name, prompt, n_tokens)
     result = one
   end
   local seconds = sys.clock() - start
-  if result.error then error(result.error, 0) end
+  if result.error then error(llm.error(result.error.kind, result.error.message), 0) end
   return result.ids, seconds
 end
 
