@@ -195,6 +195,7 @@ typedef struct cpu_run {
     const plan *plan;
     const kern_batch *batch;
     int32_t first, end; /* operations */
+    int32_t tile;       /* of the inputs of products */
     int rope_stale;     /* the rotation tables have to be filled */
     atomic_int interrupted;
     int n_threads; /* that take part */

@@ -10,8 +10,7 @@ size_t cpu_strip_bytes(const kern_format *f, int64_t k) {
     return packed_strip_bytes(f->id, k / 32);
 }
 
-/* ---- numbers: u[32] of block i (0 … 7 of a super-block at p; of small blocks: p is the block)
- * ---- */
+/* ---- numbers ---- */
 
 PACKED_INLINE void low_and_high(const uint8_t *q, uint8_t *u) {
     for (int j = 0; j < 16; j++) {
@@ -34,6 +33,7 @@ PACKED_INLINE void add_bits(const uint8_t *q, int shift, int mask, int to, uint8
     for (int j = 0; j < 32; j++) u[j] |= (uint8_t)((q[j] >> shift & mask) << to);
 }
 
+/* u[32] = the numbers of block i (0 … 7) of the super-block at p, or of the small block at p. */
 PACKED_INLINE void numbers(int format, const uint8_t *p, int i, uint8_t *u) {
     const int half = i / 4, part = i % 4;
     switch (format) {

@@ -7,11 +7,15 @@
  * super-block, or two blocks, or, of formats with a least value, one block. Numbers are unsigned
  * (the format's zero point added), of 4 bits and further planes:
  *
- *   4 vectors of 64 bytes   byte 4·r + j of vector v: row r; column 4v + j in the low half of the
- * byte, column 16 + 4v + j in the high half 5 bits: + 1 vector      byte 4·r + j: in bit g bit 4 of
- * column 4g + j 6 bits: + 2 vectors     byte 4·r + j of vector p: in bits 2v, 2v + 1 bits 4, 5 of
- * column 16p + 4v + j 8 bits: 8 vectors       byte 4·r + j of vector v: column 4v + j (these are
- * signed)
+ *   - 4 vectors of 64 bytes. Byte 4·r + j of vector v is of row r: column 4v + j in its low half,
+ *     column 16 + 4v + j in its high half.
+ *
+ *   - 5 bits: 1 vector more. Byte 4·r + j: in bit g bit 4 of column 4g + j.
+ *
+ *   - 6 bits: 2 vectors more. Byte 4·r + j of vector p: in bits 2v, 2v + 1 bits 4, 5 of column
+ *     16p + 4v + j.
+ *
+ *   - 8 bits: 8 vectors instead. Byte 4·r + j of vector v: column 4v + j, signed.
  *
  * Scales, for 16 rows each: f16 d, or d and m, a block; of the formats with super-blocks f16 d (and
  * least) a super-block of 256, then for each of its parts of 32 (or 16) columns an int8 scale (and

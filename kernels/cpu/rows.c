@@ -129,7 +129,7 @@ void cpu_row_op(cpu_run *r, const plan_op *op, int i_thread, int32_t first, int3
 }
 
 cpu_inputs cpu_inputs_of(const cpu_run *r, int32_t i_buffer) {
-    const int32_t n_rows = r->batch->n_rows, tile = r->tier->products->tile(n_rows);
+    const int32_t n_rows = r->batch->n_rows, tile = r->tile;
     cpu_inputs in = {
         .blocks = r->scratch->blocks,
         .rests = r->scratch->rests,
@@ -140,7 +140,7 @@ cpu_inputs cpu_inputs_of(const cpu_run *r, int32_t i_buffer) {
         .tile = tile,
         .n_tiles = (n_rows + tile - 1) / tile,
     };
-    if (tile == 1 && n_rows == 1) in.floats = cpu_rows_of(r, i_buffer);
+    if (tile == 1) in.floats = cpu_rows_of(r, i_buffer); /* they lie so already */
     return in;
 }
 

@@ -243,6 +243,7 @@ int cpu_run_plan(kern_device *device, kern_work *work, const plan *p, int32_t fi
         .batch = batch,
         .first = first,
         .end = first + count,
+        .tile = cpu_tier_of(device)->products->tile(batch->n_rows),
         .rope_stale = rope_stale(scratch, p, first, first + count, batch->n_rows),
     };
     if ((code = cpu_laps_open(&r)) != KERN_OK) return code;

@@ -64,10 +64,7 @@ static void kv_store(kern_kv type, const float *x, int32_t n, void *to) {
     for (; i + 8 <= n; i += 8)
         _mm_storeu_si128((__m128i *)(void *)(h + 2 * (size_t)i),
                          _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
-    for (; i < n; i++) {
-        uint16_t y = kern_f32_to_f16(x[i]);
-        memcpy(h + 2 * (size_t)i, &y, sizeof y);
-    }
+    host_kv_store(type, x + i, n - i, h + 2 * (size_t)i);
 }
 
 #endif
