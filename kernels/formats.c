@@ -58,8 +58,4 @@ uint16_t kern_f32_to_f16(float x) {
 
 float kern_bf16_to_f32(uint16_t h) { return format_float((uint32_t)h << 16); }
 
-uint16_t kern_f32_to_bf16(float x) {
-    uint32_t bits = format_bits(x);
-    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40); /* NaN */
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
+uint16_t kern_f32_to_bf16(float x) { return format_brain(x); }

@@ -35,6 +35,12 @@ static inline float format_half(uint16_t h) {
 
 static inline float format_f16(const unsigned char *p) { return format_half(format_u16(p)); }
 
+/* f32 → bf16, to nearest, ties to even; a NaN stays one. Branch free. */
+static inline uint16_t format_brain(float x) {
+    const uint32_t bits = format_bits(x), nan = (bits & 0x7fffffff) > 0x7f800000;
+    return (uint16_t)(nan ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 /* The 16 levels of IQ4_NL and IQ4_XS. */
 extern const int8_t format_iq4_levels[16];
 

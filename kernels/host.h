@@ -26,6 +26,8 @@ struct kern_device {
     const kern_backend *backend;
     kern_pool *pool;
     kern_tier tier;
+    int rounds_bf16; /* cpu: products with BF16 weights round activations to bf16, set where the
+                        tier has an instruction that wants them so */
     kern_stats stats;
     char message[256];     /* last_error */
     char description[128]; /* describe */

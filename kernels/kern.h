@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KERN_ABI 2
+#define KERN_ABI 3
 
 /* Codes of every operation. The message, if any, is the device's last_error(). */
 enum {
@@ -117,6 +117,7 @@ typedef struct kern_image {
 typedef struct kern_binding {
     kern_weight *weights; /* stay until unbind; tensors that share data are one weight */
     int32_t n_weights;
+    bool f16_as_bf16;         /* products may take F16 weights rounded to BF16 */
     const volatile int *stop; /* NULL, or: when it becomes non-zero, end with KERN_INTERRUPTED */
     /* NULL, or is told how far it is, in bytes of weights made; on the caller's thread */
     void (*progress)(void *data, int64_t done, int64_t total);

@@ -17,7 +17,8 @@ typedef struct kern_weight {
     const kern_format *format;
     const void *data;
     int64_t n_rows, n_columns;
-    void *bound;  /* what the backend made of it in bind (repacked, uploaded); NULL: uses data */
+    void *bound; /* what the backend made of it in bind (repacked, uploaded); NULL: uses data */
+    const kern_format *bound_as; /* the format of that, if another than `format`; else NULL */
     bool product; /* a PLAN_MATMUL multiplies by it; else its rows are looked up, or it is a vector
                    */
     bool slice;   /* rows of another weight, whose name it borrows */

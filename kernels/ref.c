@@ -279,7 +279,8 @@ static kern_device *open_device(const kern_device_options *options, char *messag
 
 /* Weights are read where they are mapped. */
 static int bind(kern_device *device, kern_binding *binding, kern_store **out) {
-    (void)device;
+    if (binding->f16_as_bf16)
+        return host_fail(device, KERN_UNSUPPORTED, "it computes with F16 weights as they are");
     for (int32_t i = 0; i < binding->n_weights; i++) binding->weights[i].bound = NULL;
     binding->bytes = 0;
     binding->from_image = false;

@@ -37,6 +37,7 @@ static kern_device *device_open(const kern_device_options *options, char *messag
     if (device == NULL) return NULL;
     device->tier = kern_tier_within(asked);
     device->tier = cpu_tier_of(device)->tier;
+    device->rounds_bf16 = cpu_tier_of(device)->products->has_pair_dots;
     return device;
 }
 

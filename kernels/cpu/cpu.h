@@ -9,6 +9,7 @@
 #define KERN_CPU_H
 
 #include "../host.h"
+#include "pack.h"
 #include <stdatomic.h>
 #include <string.h>
 
@@ -23,7 +24,9 @@ static inline int64_t cpu_round_up(int64_t n, int64_t to) { return (n + to - 1) 
  *   rests   what rounding left of the blocks with the largest d, which hold outliers, is rounded
  *           again: x ≈ d · (q + rest / 256). They hold only where the row's flag is set.
  *   flags   tile after tile, block after block [CPU_FLAGS]: 1 for a row that has a rest
- *   floats  for F32, F16 and BF16 weights: tile after tile, column after column [tile] */
+ *   floats  for F32, F16 and BF16 weights: tile after tile, column after column [tile]
+ *   pairs   for BF16 weights where the device rounds: two columns of bf16, the first in the lower
+ *           half; tile after tile, pair after pair [tile]. A column beyond an odd last one is 0 */
 typedef struct cpu_in_block {
     int8_t q[32];
     int32_t sums[3]; /* −Σq, and that of each half */
@@ -46,6 +49,7 @@ typedef struct cpu_inputs {
     cpu_in_rest *rests;
     uint8_t *flags;
     const float *floats;
+    uint32_t *pairs;
     int64_t n_rows, k;
     int32_t tile, n_tiles;
 } cpu_inputs;
@@ -57,18 +61,28 @@ static inline int64_t cpu_in_first(const cpu_inputs *in, int64_t i_tile) {
 static inline uint8_t *cpu_in_flags(const cpu_inputs *in, int64_t i_tile) {
     return in->flags + i_tile * (in->k / 32) * CPU_FLAGS;
 }
-static inline size_t cpu_in_tile_bytes(const cpu_inputs *in, int is_float) {
-    return (size_t)in->tile *
-           (is_float ? (size_t)in->k * sizeof(float) : (size_t)(in->k / 32) * sizeof(cpu_in_block));
+
+/* The forms, and a row's bytes in one: of blocks without their rests and flags. */
+enum { CPU_WANTS_BLOCKS = 1, CPU_WANTS_FLOATS = 2, CPU_WANTS_PAIRS = 4 };
+static inline size_t cpu_in_row_bytes(int form, int64_t k) {
+    if (form == CPU_WANTS_BLOCKS) return (size_t)(k / 32) * sizeof(cpu_in_block);
+    return form == CPU_WANTS_FLOATS ? (size_t)k * sizeof(float)
+                                    : (size_t)(k + 1) / 2 * sizeof(uint32_t);
 }
-static inline const float *cpu_in_floats(const cpu_inputs *in, int64_t i_tile) {
-    return in->floats + i_tile * in->tile * in->k;
+static inline size_t cpu_in_tile_bytes(const cpu_inputs *in, int form) {
+    return (size_t)in->tile * cpu_in_row_bytes(form, in->k);
+}
+/* A tile of floats, or of pairs. */
+static inline const void *cpu_in_tile(const cpu_inputs *in, int form, int64_t i_tile) {
+    const void *first = form == CPU_WANTS_FLOATS ? (const void *)in->floats : in->pairs;
+    return (const char *)first + (size_t)i_tile * cpu_in_tile_bytes(in, form);
 }
 
-/* Which of the two forms products with weights of this format take. */
-enum { CPU_WANTS_BLOCKS = 1, CPU_WANTS_FLOATS = 2 };
-static inline int cpu_wants(const kern_format *f) {
-    return f->block_size > 1 ? CPU_WANTS_BLOCKS : CPU_WANTS_FLOATS;
+/* The form that products with the weight take on the device. */
+static inline int cpu_wants(const kern_device *device, const kern_weight *w) {
+    const kern_format *f = cpu_packed(w);
+    if (f->block_size > 1) return CPU_WANTS_BLOCKS;
+    return f->id == KERN_BF16 && device->rounds_bf16 ? CPU_WANTS_PAIRS : CPU_WANTS_FLOATS;
 }
 
 /* A matrix product: out[T,N] = x[T,K] @ w[N,K]^T (+ bias[N]) */
@@ -126,6 +140,7 @@ enum {
 typedef struct cpu_products {
     cpu_product_fn *(*product)(int32_t format); /* never NULL for a format of the table */
     int32_t (*tile)(int64_t n_rows);
+    int has_pair_dots; /* an instruction multiplies pairs of bf16 */
 } cpu_products;
 extern const cpu_products cpu_products_plain, cpu_products_avx2, cpu_products_avxvnni,
     cpu_products_avx512, cpu_products_neon; /* products_*.c */
@@ -139,6 +154,8 @@ typedef struct cpu_tier {
      * rests: of the first row, `tile` apart; flags are CPU_FLAGS apart */
     void (*quantise)(const float *x, int64_t n, int32_t n_rows, int32_t tile, cpu_in_block *,
                      cpu_in_rest *, uint8_t *flags);
+    /* x[n_rows, n] to the pairs of neighbouring rows of a tile: of the first row, `tile` apart */
+    void (*round_pairs)(const float *x, int64_t n, int32_t n_rows, int32_t tile, uint32_t *pairs);
     /* y[n] from x[n]; w, b f32 [n]; y may be x */
     void (*norm_rms)(const float *x, const float *w, float *y, int64_t n, float eps);
     void (*norm_layer)(const float *x, const float *w, const float *b, float *y, int64_t n,
@@ -173,6 +190,7 @@ typedef struct cpu_scratch {
     cpu_in_rest *rests;
     uint8_t *flags;
     float *floats;
+    uint32_t *pairs;
     /* rotation tables: of each distinct plan_rope, max_rows rows of cosines and sines */
     const plan_rope **ropes;
     float **rope_tables;

@@ -41,12 +41,9 @@ LANES_INLINE lane_f lane_mul(lane_f a, lane_f b) { return _mm256_mul_ps(a, b); }
 LANES_INLINE lane_f lane_fma(lane_f a, lane_f b, lane_f c) { return _mm256_fmadd_ps(a, b, c); }
 LANES_INLINE lane_f lane_fnma(lane_f a, lane_f b, lane_f c) { return _mm256_fnmadd_ps(a, b, c); }
 LANES_INLINE lane_f lane_to_f(lane_i v) { return _mm256_cvtepi32_ps(v); }
+LANES_INLINE lane_f lane_as_f(lane_i v) { return _mm256_castsi256_ps(v); }
 LANES_INLINE lane_f lane_halves(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
-LANES_INLINE lane_f lane_brains(const uint8_t *p) {
-    const __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 LANES_INLINE lane_f lane_int8(const uint8_t *p) {
     return lane_to_f(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));

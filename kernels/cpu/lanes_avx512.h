@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 enum { LANES = 16, LANES_UNSIGNED = 1 };
+#define LANES_PAIR_DOTS 1
 typedef __m512i lane_i;
 typedef __m512 lane_f;
 #define LANES_TILES(X) X(1) X(2) X(4) X(6) X(8) X(12)
@@ -39,15 +40,16 @@ LANES_INLINE lane_f lane_mul(lane_f a, lane_f b) { return _mm512_mul_ps(a, b); }
 LANES_INLINE lane_f lane_fma(lane_f a, lane_f b, lane_f c) { return _mm512_fmadd_ps(a, b, c); }
 LANES_INLINE lane_f lane_fnma(lane_f a, lane_f b, lane_f c) { return _mm512_fnmadd_ps(a, b, c); }
 LANES_INLINE lane_f lane_to_f(lane_i v) { return _mm512_cvtepi32_ps(v); }
+LANES_INLINE lane_f lane_as_f(lane_i v) { return _mm512_castsi512_ps(v); }
 LANES_INLINE lane_f lane_halves(const uint8_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
-LANES_INLINE lane_f lane_brains(const uint8_t *p) {
-    const __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
 LANES_INLINE lane_f lane_int8(const uint8_t *p) {
     return lane_to_f(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+
+LANES_INLINE lane_f lane_pair_dots(lane_i w, lane_i x, lane_f sum) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
 }
 
 LANES_INLINE lane_i lane_dots(const int most, const lane_i *w, const int8_t *x, const int n,

@@ -41,9 +41,9 @@ LANES_INLINE void lane_store_f(float *p, lane_f v) { memcpy(p, &v, sizeof v); }
 LANES_INLINE lane_f lane_add(lane_f a, lane_f b) { return a + b; }
 LANES_INLINE lane_f lane_mul(lane_f a, lane_f b) { return a * b; }
 LANES_INLINE lane_f lane_to_f(lane_i v) { return __builtin_convertvector(v, lane_f); }
+LANES_INLINE lane_f lane_as_f(lane_i v) { return (lane_f)v; }
 LANES_INLINE lane_u lane_words(const uint8_t *p) {
     return (lane_u){format_u16(p), format_u16(p + 2), format_u16(p + 4), format_u16(p + 6)};
 }
-LANES_INLINE lane_f lane_brains(const uint8_t *p) { return (lane_f)(lane_words(p) << 16); }
 
 #endif

@@ -5,6 +5,7 @@
 #include "packed.h"
 
 size_t cpu_strip_bytes(const kern_format *f, int64_t k) {
+    if (f->id == KERN_BF16) k += k % 2;
     if (packed_is_float(f->id))
         return ((size_t)k * CPU_STRIP * (size_t)f->block_bytes + 63) / 64 * 64;
     return packed_strip_bytes(f->id, k / 32);
@@ -173,7 +174,29 @@ static void pack_floats(const uint8_t *row, int64_t k, size_t bytes, int r, uint
             memcpy(strip + 4 * (size_t)(c * CPU_STRIP + r), row + 4 * c, 4);
 }
 
-static void pack_any(int format, const uint8_t *row, int64_t k, int r, uint8_t *strip) {
+/* k numbers of BF16, two at a time. */
+static void pack_pairs(const uint8_t *row, int64_t k, int r, uint8_t *strip) {
+    int64_t c = 0;
+    for (; c + 2 <= k; c += 2) memcpy(strip + packed_pair_at(c, r), row + 2 * c, 4);
+    if (c < k) memcpy(strip + packed_pair_at(c, r), row + 2 * c, 2);
+}
+
+/* A row that is rounded to BF16. */
+static void pack_rounded(const kern_format *from, const uint8_t *row, int64_t k, int r,
+                         uint8_t *strip) {
+    enum { PIECE = 256 };
+    float values[PIECE];
+    uint16_t rounded[PIECE];
+    for (int64_t c = 0; c < k; c += PIECE) {
+        const int64_t n = k - c < PIECE ? k - c : PIECE;
+        from->dequantise(row + kern_format_bytes(from, c), values, n);
+        for (int64_t i = 0; i < n; i++) rounded[i] = format_brain(values[i]);
+        pack_pairs((const uint8_t *)rounded, n, r, strip + packed_pair_at(c, 0));
+    }
+}
+
+static void pack_any(const kern_format *from, int format, const uint8_t *row, int64_t k, int r,
+                     uint8_t *strip) {
 #define CASE(f)                                                                                    \
     case KERN_##f: pack_row(KERN_##f, row, k, r, strip); break;
     switch (format) {
@@ -189,6 +212,12 @@ static void pack_any(int format, const uint8_t *row, int64_t k, int r, uint8_t *
         CASE(Q6_K)
         CASE(IQ4_NL)
         CASE(IQ4_XS)
+    case KERN_BF16:
+        if (from->id == format)
+            pack_pairs(row, k, r, strip);
+        else
+            pack_rounded(from, row, k, r, strip);
+        break;
     default: pack_floats(row, k, format == KERN_F32 ? 4 : 2, r, strip);
     }
 #undef CASE
@@ -197,13 +226,14 @@ static void pack_any(int format, const uint8_t *row, int64_t k, int r, uint8_t *
 void cpu_pack(const kern_weight *w, int64_t first, int64_t end, unsigned char *to) {
     const int64_t k = w->n_columns;
     const size_t row_bytes = kern_format_bytes(w->format, k);
-    const size_t strip_bytes = cpu_strip_bytes(w->format, k);
+    const kern_format *packed = cpu_packed(w);
+    const size_t strip_bytes = cpu_strip_bytes(packed, k);
     for (int64_t strip = first; strip < end; strip++, to += strip_bytes) {
         const int64_t row = strip * CPU_STRIP;
         const int n = w->n_rows - row < CPU_STRIP ? (int)(w->n_rows - row) : CPU_STRIP;
         memset(to, 0, strip_bytes); /* rows that are not there, and what lies between */
         for (int r = 0; r < n; r++)
-            pack_any(w->format->id, (const uint8_t *)w->data + (size_t)(row + r) * row_bytes, k, r,
-                     to);
+            pack_any(w->format, packed->id,
+                     (const uint8_t *)w->data + (size_t)(row + r) * row_bytes, k, r, to);
     }
 }

@@ -19,8 +19,9 @@
  *
  * Scales, for 16 rows each: f16 d, or d and m, a block; of the formats with super-blocks f16 d (and
  * least) a super-block of 256, then for each of its parts of 32 (or 16) columns an int8 scale (and
- * a uint8 least). A strip of F32, F16, BF16 is column after column, 16 rows each. Rows beyond the
- * last are zeros. */
+ * a uint8 least). A strip of F32, F16 is column after column, 16 rows each; of BF16 two columns
+ * after two, the pairs of 16 rows, so that instructions which multiply pairs find them; a column
+ * beyond an odd last one is zeros, and so are rows beyond the last. */
 #ifndef KERN_CPU_PACK_H
 #define KERN_CPU_PACK_H
 
@@ -30,10 +31,16 @@ enum { CPU_STRIP = 16 };
 
 static inline int64_t cpu_strips(int64_t n_rows) { return (n_rows + CPU_STRIP - 1) / CPU_STRIP; }
 
+/* The format that a weight is packed in: its own, or what it is bound as. */
+static inline const kern_format *cpu_packed(const kern_weight *w) {
+    return w->bound_as != NULL ? w->bound_as : w->format;
+}
+
 /* Bytes of a strip of k columns, a multiple of 64. */
 size_t cpu_strip_bytes(const kern_format *, int64_t k);
 
-/* Packs strips first … end - 1 of a matrix to `to`, where strip `first` begins (64-byte aligned).
+/* Packs strips first … end - 1 of a matrix, as cpu_packed says, to `to`, where strip `first` begins
+ * (64-byte aligned).
  */
 void cpu_pack(const kern_weight *, int64_t first, int64_t end, unsigned char *to);
 

@@ -9,8 +9,19 @@
 
 enum { PACKED_VECTOR = 64 }; /* 4 bytes of each of 16 rows */
 
+/* To products a format of its own: strips of BF16 that meet activations rounded to bf16, two
+ * columns at a time. */
+enum { KERN_BF16_DOTS = -KERN_BF16 };
+
+PACKED_INLINE int packed_is_pairs(const int format) {
+    return format == KERN_BF16 || format == KERN_BF16_DOTS;
+}
 PACKED_INLINE int packed_is_float(const int format) {
-    return format == KERN_F32 || format == KERN_F16 || format == KERN_BF16;
+    return format == KERN_F32 || format == KERN_F16 || packed_is_pairs(format);
+}
+/* Where in a strip of pairs column c of row r is. */
+PACKED_INLINE size_t packed_pair_at(int64_t c, int64_t r) {
+    return 2 * (size_t)((c - c % 2) * CPU_STRIP + 2 * r + c % 2);
 }
 
 /* Bits a number takes. */

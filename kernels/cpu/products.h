@@ -8,6 +8,7 @@
     X(F32)                                                                                         \
     X(F16)                                                                                         \
     X(BF16)                                                                                        \
+    X(BF16_DOTS)                                                                                   \
     X(Q4_0)                                                                                        \
     X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS)
 
@@ -18,6 +19,7 @@
 PRODUCT_FORMATS(PRODUCT)
 #undef PRODUCT
 
+/* Of a format of the table, or of KERN_BF16_DOTS. */
 static cpu_product_fn *product_of(int32_t format) {
 #define PRODUCT(f)                                                                                 \
     case KERN_##f: return product_##f;

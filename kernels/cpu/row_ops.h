@@ -3,6 +3,7 @@
 #ifndef KERN_CPU_ROW_OPS_H
 #define KERN_CPU_ROW_OPS_H
 
+#include "../formats_internal.h"
 #include "attend_ops.h"
 #include "cpu.h"
 #include "vector.h"
@@ -146,10 +147,28 @@ static void quantise(const float *x, int64_t n, int32_t n_rows, int32_t tile, cp
     }
 }
 
+static void round_pairs(const float *x, int64_t n, int32_t n_rows, int32_t tile, uint32_t *pairs) {
+    enum { PIECE = 32 };
+    uint32_t piece[PIECE / 2];
+    for (int32_t i = 0; i < n_rows; i++, x += n) {
+        uint32_t *to = pairs + i;
+        int64_t c = 0;
+        for (; c + PIECE <= n; c += PIECE, to += PIECE / 2 * tile) {
+            for (int j = 0; j < PIECE / 2; j++)
+                piece[j] = format_brain(x[c + 2 * j]) | (uint32_t)format_brain(x[c + 2 * j + 1])
+                                                            << 16;
+            for (int j = 0; j < PIECE / 2; j++) to[j * tile] = piece[j];
+        }
+        for (; c < n; c += 2, to += tile)
+            *to = format_brain(x[c]) | (c + 1 < n ? (uint32_t)format_brain(x[c + 1]) << 16 : 0);
+    }
+}
+
 /* The entries of a tier's table that the functions above are. */
 #define TIER_ROW_OPS                                                                               \
-    .quantise = quantise, .norm_rms = norm_rms, .norm_layer = norm_layer, .add = row_add,          \
-    .silu_mul = silu_mul, .gelu_mul = gelu_mul, .rope = row_rope, .attend_chunk = attend_chunk,    \
-    .attend_fold = attend_fold, .attend_finish = attend_finish
+    .quantise = quantise, .round_pairs = round_pairs, .norm_rms = norm_rms,                        \
+    .norm_layer = norm_layer, .add = row_add, .silu_mul = silu_mul, .gelu_mul = gelu_mul,          \
+    .rope = row_rope, .attend_chunk = attend_chunk, .attend_fold = attend_fold,                    \
+    .attend_finish = attend_finish
 
 #endif

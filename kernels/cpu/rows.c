@@ -135,6 +135,7 @@ cpu_inputs cpu_inputs_of(const cpu_run *r, int32_t i_buffer) {
         .rests = r->scratch->rests,
         .flags = r->scratch->flags,
         .floats = r->scratch->floats,
+        .pairs = r->scratch->pairs,
         .n_rows = n_rows,
         .k = r->plan->buffers[i_buffer].width,
         .tile = tile,
@@ -155,6 +156,9 @@ void cpu_fill_inputs(cpu_run *r, int32_t i_buffer, int wants, int32_t first, int
         if (wants & CPU_WANTS_BLOCKS)
             r->tier->quantise(x, in.k, next - t, in.tile, in.blocks + at, in.rests + at,
                               cpu_in_flags(&in, i_tile) + i);
+        if (wants & CPU_WANTS_PAIRS)
+            r->tier->round_pairs(x, in.k, next - t, in.tile,
+                                 in.pairs + (t - i) * ((in.k + 1) / 2) + i);
         float *to = r->scratch->floats + (int64_t)(t - i) * in.k + i;
         for (int64_t j = 0; floats && j < in.k; j++)
             for (int32_t u = 0; u < next - t; u++) to[j * in.tile + u] = x[u * in.k + j];

@@ -12,7 +12,7 @@
  * When the caller wants the run to stop the threads still walk through all phases, without work. */
 #include "../memory.h"
 #include "cpu.h"
-#include "pack.h"
+#include "packed.h"
 
 enum {
     FEW_ROWS = 8,          /* up to here the strips are split evenly and beforehand */
@@ -30,7 +30,7 @@ static void product_strips(cpu_run *r, const plan_op *op, const cpu_inputs *in, 
                            int64_t end) {
     cpu_product p = {
         .w = op->w,
-        .strip_bytes = cpu_strip_bytes(op->w->format, op->w->n_columns),
+        .strip_bytes = cpu_strip_bytes(cpu_packed(op->w), op->w->n_columns),
         .in = in,
         .bias = cpu_vector(op->bias),
     };
@@ -41,7 +41,9 @@ static void product_strips(cpu_run *r, const plan_op *op, const cpu_inputs *in, 
         p.out = cpu_rows_of(r, op->out);
         p.out_stride = r->plan->buffers[op->out].width;
     }
-    cpu_product_fn *product = r->tier->products->product(op->w->format->id);
+    const int is_pairs = cpu_wants(r->device, op->w) == CPU_WANTS_PAIRS;
+    cpu_product_fn *product =
+        r->tier->products->product(is_pairs ? KERN_BF16_DOTS : cpu_packed(op->w)->id);
     for (int64_t n = first; n < end && !cpu_stopped(r); n += STOP_STRIPS)
         product(&p, n, n + STOP_STRIPS < end ? n + STOP_STRIPS : end);
 }
@@ -92,7 +94,7 @@ static void products(cpu_run *r, int32_t i, int32_t n, int i_thread, int n_threa
         share_units(r, i, n, unit, 0, total, 1, i_thread);
         return;
     }
-    const size_t bytes = (size_t)total * cpu_strip_bytes(w->format, w->n_columns);
+    const size_t bytes = (size_t)total * cpu_strip_bytes(cpu_packed(w), w->n_columns);
     const int64_t owned = bytes < (size_t)SHARE_BYTES * (size_t)n_threads ? total : total * 3 / 4;
     const int64_t size = (total - owned) / (8 * n_threads) + 1;
     product_units(r, i, n, unit, owned * i_thread / n_threads, owned * (i_thread + 1) / n_threads,
@@ -107,7 +109,7 @@ static int32_t products_end(const cpu_run *r, int32_t i, int *wants) {
     int32_t n = i;
     *wants = 0;
     for (; n < r->end && ops[n].kind == PLAN_MATMUL && ops[n].in == ops[i].in; n++) {
-        *wants |= cpu_wants(ops[n].w->format);
+        *wants |= cpu_wants(r->device, ops[n].w);
         if (ops[n].out == ops[i].in) return n + 1;
     }
     return n;

@@ -35,17 +35,24 @@ static size_t vector_bytes(const kern_weight *w) {
     return ((size_t)w->n_columns * sizeof(float) + 63) / 64 * 64;
 }
 
+/* The format that a weight is packed in, if another than its own. */
+static const kern_format *rounded(const kern_binding *b, const kern_weight *w) {
+    return b->f16_as_bf16 && w->product && w->format->id == KERN_F16 ? kern_format_find(KERN_BF16)
+                                                                     : NULL;
+}
+
 /* Adds to the store's sizes; strips have no address yet. */
-static int measure(kern_device *device, kern_store *s) {
+static int measure(kern_device *device, kern_store *s, const kern_binding *binding) {
     for (int32_t i = 0; i < s->n_weights; i++) {
         kern_weight *w = &s->weights[i];
+        w->bound_as = rounded(binding, w);
         if (is_vector(w)) s->vector_bytes += vector_bytes(w);
         if (!w->product) continue;
         matrix *m = &s->matrices[s->n_matrices++];
         size_t bytes;
         m->w = w;
         m->n_strips = cpu_strips(w->n_rows);
-        m->strip_bytes = cpu_strip_bytes(w->format, w->n_columns);
+        m->strip_bytes = cpu_strip_bytes(cpu_packed(w), w->n_columns);
         if (__builtin_mul_overflow(m->strip_bytes, (size_t)m->n_strips, &bytes) ||
             __builtin_add_overflow(s->strip_bytes, bytes, &s->strip_bytes))
             return host_fail(device, KERN_NO_MEMORY, "out of memory: %lld × %lld weights",
@@ -141,16 +148,20 @@ static uint64_t mix(uint64_t hash, const void *data, size_t bytes) { /* FNV-1a *
     return hash;
 }
 
-/* What packing makes of a fixed sample in the format: changes with the layout of its strips. */
-static uint64_t mix_sample(uint64_t hash, const kern_format *format) {
+/* What packing makes of a fixed sample in the format of a weight: changes with the layout of its
+ * strips. */
+static uint64_t mix_sample(uint64_t hash, const kern_weight *like) {
     enum { COLUMNS = 512, ROWS = CPU_STRIP + 1 };
     unsigned char rows[ROWS * COLUMNS * 4];
     _Alignas(64) unsigned char strips[2 * CPU_STRIP * COLUMNS * 4];
-    const kern_weight sample = {
-        .format = format, .data = rows, .n_rows = ROWS, .n_columns = COLUMNS};
+    const kern_weight sample = {.format = like->format,
+                                .bound_as = like->bound_as,
+                                .data = rows,
+                                .n_rows = ROWS,
+                                .n_columns = COLUMNS};
     for (size_t i = 0; i < sizeof rows; i++) rows[i] = (unsigned char)(i * 0x9e3779b1u >> 13);
     cpu_pack(&sample, 0, 2, strips);
-    return mix(hash, strips, 2 * cpu_strip_bytes(format, COLUMNS));
+    return mix(hash, strips, 2 * cpu_strip_bytes(cpu_packed(like), COLUMNS));
 }
 
 /* A hash of all that decides what lies where: which parts of the file, in which order, packed how.
@@ -165,13 +176,13 @@ static uint64_t layout_of(const kern_store *s) {
     for (int32_t i = 0; i < s->n_matrices; i++) {
         const kern_weight *w = s->matrices[i].w;
         const int64_t at = w->owned ? -1 : (const char *)w->data - start;
-        const int64_t shape[] = {at, w->format->id, w->n_rows, w->n_columns};
+        const int64_t shape[] = {at, w->format->id, cpu_packed(w)->id, w->n_rows, w->n_columns};
         hash = mix(mix(hash, shape, sizeof shape), w->name, strlen(w->name));
     }
     for (const kern_format *f = kern_formats; f->name; f++) {
         int32_t i = 0;
         while (i < s->n_matrices && s->matrices[i].w->format != f) i++;
-        if (i < s->n_matrices) hash = mix_sample(hash, f);
+        if (i < s->n_matrices) hash = mix_sample(hash, s->matrices[i].w);
     }
     return hash;
 }
@@ -246,7 +257,7 @@ int cpu_store_open(kern_device *device, kern_binding *binding, kern_store **out)
     }
     s->weights = binding->weights;
     s->n_weights = binding->n_weights;
-    int code = measure(device, s);
+    int code = measure(device, s, binding);
     if (!code) code = allocate(device, s);
     if (!code) code = fill(device, s, binding);
     if (code) {

@@ -8,7 +8,8 @@
  *   block formats   per block of 32, f = Σ w·x exactly in integers, acc = (f · d_w) · d_x + acc,
  *                   with a least value m, acc = m · (d_x Σ x) + acc, and where the activations have
  *                   a rest (cpu_inputs), acc = (f' · d_w) · (d_x / 256) + acc
- *   float formats   per 256 columns one sum, the sums added in order */
+ *   float formats   per 256 columns one sum, the sums added in order; where activations are rounded
+ *                   to bf16, of each pair of columns the second first */
 #ifndef KERN_CPU_STRIPS_H
 #define KERN_CPU_STRIPS_H
 
@@ -28,6 +29,12 @@ enum {
 LANES_INLINE int strip_vectors(const int format, const int tile) {
     if (tile <= 2) return STRIP_PARTS;
     return STRIP_PARTS > 1 && packed_is_float(format) ? 2 : 1;
+}
+
+/* The form of activations that the products of a format take. */
+LANES_INLINE int strip_form(const int format) {
+    if (format == KERN_BF16_DOTS) return CPU_WANTS_PAIRS;
+    return packed_is_float(format) ? CPU_WANTS_FLOATS : CPU_WANTS_BLOCKS;
 }
 
 /* log2 of the zero point that products have to take off. */
@@ -225,38 +232,70 @@ LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r
     }
 }
 
-/* Column c of LANES rows of a strip of floats from row r on. */
-LANES_INLINE lane_f strip_floats(const int format, const uint8_t *strip, int64_t c, const int r) {
-    const uint8_t *p = strip + (size_t)(c * CPU_STRIP + r) * (format == KERN_F32 ? 4 : 2);
-    if (format == KERN_F32) return lane_load_f(p);
-    return format == KERN_F16 ? lane_halves(p) : lane_brains(p);
+/* Activations are loaded again rather than held: registers are for the sums. */
+#define STRIP_LOAD_AGAIN __asm__ volatile("" ::: "memory")
+
+/* LANES numbers at p of a strip of floats; of pairs the first ones or the second. */
+LANES_INLINE lane_f strip_floats(const int format, const uint8_t *p, const int i) {
+    if (format == KERN_BF16) return i == 0 ? lane_first(lane_load(p)) : lane_second(lane_load(p));
+    return format == KERN_F16 ? lane_halves(p) : lane_load_f(p);
 }
 
-/* As strip_tile, for weights that are floats. Vectors beyond the strip are of another one, `gap`
- * bytes behind it, and so on: one's additions hide another's latency, and memory is read in as many
- * streams. */
+/* Of floats: sums[x] += LANES numbers at p of column c (and of the next one, if `columns` is 2) ×
+ * activation row x of a tile. */
+LANES_INLINE void strip_step(const int format, const uint8_t *p, const void *in, int64_t c,
+                             const int columns, const int tile, lane_f *sums) {
+    if (format == KERN_BF16_DOTS) {
+        const uint32_t *pairs = (const uint32_t *)in + c / 2 * tile;
+        const lane_i w = lane_load(p);
+        LANES_UNROLL
+        for (int x = 0; x < tile; x++) sums[x] = lane_pair_dots(w, lane_all(pairs + x), sums[x]);
+        return;
+    }
+    const float *floats = (const float *)in + c * tile;
+    LANES_UNROLL
+    for (int i = 0; i < columns; i++) {
+        const lane_f w = strip_floats(format, p, i);
+        LANES_UNROLL
+        for (int x = 0; x < tile; x++)
+            sums[x] = lane_fma(w, lane_all_f(floats + i * tile + x), sums[x]);
+        if (columns * tile > 6) STRIP_LOAD_AGAIN;
+    }
+}
+
+/* The same for the n vectors of a strip from row r on. Vectors beyond the strip are of another one,
+ * `gap` bytes behind it, and so on: one's additions hide another's latency, and memory is read in
+ * as many streams. */
+LANES_INLINE void strip_steps(const int format, const uint8_t *strip, size_t gap, const int r,
+                              const void *in, int64_t c, const int columns, const int tile,
+                              const int n, lane_f *sums) {
+    const int bytes = format == KERN_F16 ? 2 : 4; /* of a lane */
+    LANES_UNROLL
+    for (int v = 0; v < n; v++) {
+        const int at = v + r / LANES, row = at % STRIP_PARTS * LANES;
+        const uint8_t *p = strip + (size_t)(at / STRIP_PARTS) * gap;
+        p += packed_is_pairs(format) ? packed_pair_at(c, row)
+                                     : (size_t)(c * CPU_STRIP + row) * (size_t)bytes;
+        strip_step(format, p, in, c, columns, tile, sums + v * tile);
+        if (n * tile > 8) STRIP_LOAD_AGAIN;
+    }
+}
+
+/* As strip_tile, for weights that are floats; `in` is a tile of floats, or of pairs. */
 LANES_INLINE void strip_tile_floats(const int format, const uint8_t *strip, size_t gap, const int r,
-                                    int64_t k, const float *in, const int tile, const int n,
+                                    int64_t k, const void *in, const int tile, const int n,
                                     lane_f *acc) {
+    const int step = packed_is_pairs(format) ? 2 : 1;
+    if (format == KERN_BF16_DOTS) k += k % 2; /* both are filled up with zeros */
     for (int64_t c = 0; c < k; c += STRIP_PIECE) {
         const int64_t end = c + STRIP_PIECE < k ? c + STRIP_PIECE : k;
         lane_f sums[STRIP_SUMS];
         LANES_UNROLL
         for (int i = 0; i < n * tile; i++) sums[i] = lane_zero();
-        for (int64_t j = c; j < end; j++) {
-            LANES_UNROLL
-            for (int v = 0; v < n; v++) {
-                const int at = v + r / LANES;
-                const lane_f w = strip_floats(format, strip + (size_t)(at / STRIP_PARTS) * gap, j,
-                                              at % STRIP_PARTS * LANES);
-                LANES_UNROLL
-                for (int x = 0; x < tile; x++)
-                    sums[v * tile + x] =
-                        lane_fma(w, lane_all_f(in + j * tile + x), sums[v * tile + x]);
-                /* activations are loaded again rather than held: registers are for the sums */
-                if (n * tile > 8) __asm__ volatile("" ::: "memory");
-            }
-        }
+        int64_t j = c;
+        for (; j + step <= end; j += step)
+            strip_steps(format, strip, gap, r, in, j, step, tile, n, sums);
+        if (step > 1 && j < end) strip_steps(format, strip, gap, r, in, j, 1, tile, n, sums);
         LANES_UNROLL
         for (int i = 0; i < n * tile; i++) acc[i] = lane_add(acc[i], sums[i]);
     }
@@ -292,7 +331,7 @@ LANES_INLINE void strip_vectors_put(const cpu_product *p, const int format, int6
     for (int j = 0; j < n * tile; j++) acc[j] = lane_zero();
     if (packed_is_float(format))
         strip_tile_floats(format, strip, (size_t)gap * p->strip_bytes, r, k,
-                          cpu_in_floats(p->in, i_tile), tile, n, acc);
+                          cpu_in_tile(p->in, strip_form(format), i_tile), tile, n, acc);
     else
         strip_tile(format, strip, r, k, p->in->blocks + cpu_in_first(p->in, i_tile),
                    p->in->rests + cpu_in_first(p->in, i_tile), cpu_in_flags(p->in, i_tile),
@@ -319,13 +358,12 @@ LANES_INLINE void strips_streamed(const cpu_product *p, const int format, int64_
 
 LANES_INLINE void strips_tiled(const cpu_product *p, const int format, int64_t first, int64_t end,
                                const int tile) {
-    const int is_float = packed_is_float(format);
-    if (is_float && 2 * tile <= STRIP_STREAMS && p->in->n_tiles == 1) {
+    if (packed_is_float(format) && 2 * tile <= STRIP_STREAMS && p->in->n_tiles == 1) {
         strips_streamed(p, format, first, end, tile);
         return;
     }
     const int n = strip_vectors(format, tile);
-    const int64_t most = STRIP_INPUTS / (int64_t)cpu_in_tile_bytes(p->in, is_float);
+    const int64_t most = STRIP_INPUTS / (int64_t)cpu_in_tile_bytes(p->in, strip_form(format));
     const int64_t step = most > 0 ? most : 1;
     for (int64_t t = 0; t < p->in->n_tiles; t += step) {
         const int64_t stop = t + step < p->in->n_tiles ? t + step : p->in->n_tiles;

@@ -7,11 +7,11 @@ enum { PARTIAL_BYTES = 4 << 20 }; /* at most, for attention split into chunks */
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 typedef struct sizes {
-    int64_t columns;  /* the widest input of a product */
-    int64_t embed;    /* the widest learned position */
-    size_t attend;    /* bytes a thread */
-    int64_t partials; /* floats of all chunks of one row */
-    int32_t group;    /* query heads of a KV head, at most */
+    int64_t blocks, floats, pairs; /* columns of the widest input of a product in each form */
+    int64_t embed;                 /* the widest learned position */
+    size_t attend;                 /* bytes a thread */
+    int64_t partials;              /* floats of all chunks of one row */
+    int32_t group;                 /* query heads of a KV head, at most */
     int32_t n_ropes;
     int64_t rope_floats; /* of a row, all tables */
 } sizes;
@@ -22,11 +22,19 @@ static int rope_known(const plan *p, int32_t n, const plan_rope *rope) {
     return 0;
 }
 
-static sizes sizes_of(const plan *p, const kern_pages *pages) {
+static void size_input(sizes *s, const kern_device *device, const kern_weight *w) {
+    const int form = cpu_wants(device, w);
+    int64_t *columns = form == CPU_WANTS_BLOCKS  ? &s->blocks
+                       : form == CPU_WANTS_PAIRS ? &s->pairs
+                                                 : &s->floats;
+    *columns = larger(*columns, w->n_columns);
+}
+
+static sizes sizes_of(const kern_device *device, const plan *p, const kern_pages *pages) {
     sizes s = {.group = 1};
     for (int32_t i = 0; i < p->n_ops; i++) {
         const plan_op *op = &p->ops[i];
-        if (op->kind == PLAN_MATMUL) s.columns = larger(s.columns, op->w->n_columns);
+        if (op->kind == PLAN_MATMUL) size_input(&s, device, op->w);
         if (op->kind == PLAN_EMBED_AT) s.embed = larger(s.embed, op->w->n_columns);
         if (op->kind == PLAN_ROPE && !rope_known(p, i, op->rope)) {
             s.n_ropes++;
@@ -63,11 +71,12 @@ static unsigned char *lay_out(unsigned char *at, cpu_scratch *s, const sizes *z,
     s->rope_tables = take(&at, (size_t)z->n_ropes * sizeof *s->rope_tables);
     s->rope_memory = take(&at, rows * (size_t)z->rope_floats * sizeof(float));
     size_t padded = rows + CPU_TILE_MOST - 1; /* whole tiles */
-    size_t n_blocks = padded * (size_t)(z->columns / 32);
+    size_t n_blocks = padded * (size_t)(z->blocks / 32);
     s->blocks = take(&at, n_blocks * sizeof *s->blocks);
     s->rests = take(&at, n_blocks * sizeof *s->rests);
     s->flags = take(&at, n_blocks * CPU_FLAGS);
-    s->floats = take(&at, padded * (size_t)z->columns * sizeof(float));
+    s->floats = take(&at, padded * cpu_in_row_bytes(CPU_WANTS_FLOATS, z->floats));
+    s->pairs = take(&at, padded * cpu_in_row_bytes(CPU_WANTS_PAIRS, z->pairs));
     s->n_partials = (max_rows < CPU_QUERIES ? max_rows : CPU_QUERIES) * z->partials;
     if (s->n_partials > PARTIAL_BYTES / (int64_t)sizeof(float))
         s->n_partials = PARTIAL_BYTES / (int64_t)sizeof(float);
@@ -96,7 +105,7 @@ int cpu_work_open(kern_device *device, const plan *p, kern_pages *pages, int32_t
     kern_work *work;
     int code = host_work_open(device, p, pages, max_rows, &work);
     if (code != KERN_OK) return code;
-    sizes z = sizes_of(p, pages);
+    sizes z = sizes_of(device, p, pages);
     cpu_scratch measured = {0};
     size_t head = (sizeof(cpu_scratch) + 63) / 64 * 64;
     int n_threads = kern_pool_threads(device->pool);

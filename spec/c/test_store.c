@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_WEIGHTS = 5, TABLE = 1, VECTOR = 2 };
+enum { N_WEIGHTS = 6, TABLE = 1, VECTOR = 2, HALVES = 5 };
 
 typedef struct fixture {
     kern_device *device;
@@ -17,6 +17,7 @@ typedef struct fixture {
     unsigned char *data[N_WEIGHTS];
     atomic_int n_spent[N_WEIGHTS];
     int64_t done, total;
+    bool f16_as_bf16;
     int stop, n_stop_after; /* calls of progress; 0: never */
     /* an image in memory */
     unsigned char *image;
@@ -96,6 +97,7 @@ static fixture *fixture_open(const kern_backend *backend, int n_threads) {
     weight_make(f, VECTOR, KERN_F32, 1, 577, false);
     weight_make(f, 3, KERN_Q6_K, 2051, 512, true);
     weight_make(f, 4, KERN_F32, 1, 1001, true); /* a matrix of one row */
+    weight_make(f, HALVES, KERN_F16, 40, 333, true);
     return f;
 }
 
@@ -113,6 +115,7 @@ static kern_image image_of(fixture *f) {
 static int bind(fixture *f, const kern_image *image, kern_binding *b, kern_store **store) {
     *b = (kern_binding){.weights = f->weights,
                         .n_weights = N_WEIGHTS,
+                        .f16_as_bf16 = f->f16_as_bf16,
                         .stop = &f->stop,
                         .progress = progress,
                         .spent = spent,
@@ -127,7 +130,7 @@ static bool strips_are_right(const fixture *f) {
         const kern_weight *w = &f->weights[i];
         if (!w->product) continue;
         const int64_t n = cpu_strips(w->n_rows);
-        const size_t bytes = (size_t)n * cpu_strip_bytes(w->format, w->n_columns);
+        const size_t bytes = (size_t)n * cpu_strip_bytes(cpu_packed(w), w->n_columns);
         unsigned char *strips = kern_alloc_aligned(64, bytes);
         if (!strips) abort();
         cpu_pack(w, 0, n, strips);
@@ -219,6 +222,49 @@ static void test_image(void) {
     fixture_close(f);
 }
 
+/* Row r, column c of a bound matrix of BF16. */
+static uint16_t bound_pair(const kern_weight *w, int64_t r, int64_t c) {
+    const unsigned char *strip =
+        (const unsigned char *)w->bound + (size_t)(r / CPU_STRIP) * (size_t)(334 * CPU_STRIP * 2);
+    uint16_t h;
+    memcpy(&h, strip + 2 * ((c / 2 * CPU_STRIP + r % CPU_STRIP) * 2 + c % 2), sizeof h);
+    return h;
+}
+
+static void test_rounded(void) {
+    fixture *f = fixture_open(&kern_cpu, 2);
+    kern_weight *w = &f->weights[HALVES];
+    kern_binding b;
+    kern_store *store;
+    const kern_image image = image_of(f);
+    CHECK(bind(f, &image, &b, &store) == KERN_OK && !w->bound_as, "F16 as it is");
+    const uint64_t layout = f->layout;
+    kern_cpu.unbind(f->device, store);
+    f->f16_as_bf16 = true;
+    CHECK(bind(f, &image, &b, &store) == KERN_OK && !b.from_image && f->layout != layout,
+          "rounded weights are another image");
+    CHECK(w->bound_as && w->bound_as->id == KERN_BF16 && !f->weights[0].bound_as,
+          "what is not F16 stays as it is");
+    CHECK(strips_are_right(f), "strips of rounded weights");
+    int n_wrong = 0;
+    for (int64_t r = 0; r < 48; r++) {
+        for (int64_t c = 0; c < 334; c++) {
+            uint16_t half = 0;
+            if (r < 40 && c < 333) memcpy(&half, f->data[HALVES] + 1 + 2 * (r * 333 + c), 2);
+            n_wrong += bound_pair(w, r, c) != kern_f32_to_bf16(kern_f16_to_f32(half));
+        }
+    }
+    CHECK(n_wrong == 0, "%d numbers are not the nearest bf16", n_wrong);
+    kern_cpu.unbind(f->device, store);
+    CHECK(bind(f, &image, &b, &store) == KERN_OK && b.from_image && strips_are_right(f), "read");
+    kern_cpu.unbind(f->device, store);
+    fixture_close(f);
+    f = fixture_open(&kern_ref, 1);
+    f->f16_as_bf16 = true;
+    CHECK(bind(f, NULL, &b, &store) == KERN_UNSUPPORTED, "ref rounds nothing");
+    fixture_close(f);
+}
+
 /* What was in the memory before does not show: strips are kept in files. */
 static void test_whole(void) {
     for (const kern_format *f = kern_formats; f->name; f++) {
@@ -255,6 +301,7 @@ int main(void) {
     test_interrupted();
     test_memory();
     test_image();
+    test_rounded();
     test_whole();
     test_ref();
     return check_end();
