@@ -101,6 +101,9 @@ typedef struct llm_options {
      * NULL: what the environment's LLMLUA_WEIGHT_CACHE says in these words, else the user's cache
      * folder. Nothing fails for it. */
     const char *weight_cache;
+    /* The cpu device takes F16 weights rounded to BF16, and where its processor multiplies pairs of
+     * those, activations too. Does nothing without F16 matrices; ref refuses it. */
+    bool f16_as_bf16;
     llm_watch watch;
 } llm_options;
 

@@ -176,7 +176,7 @@ static int load(llm_model *m, const llm_options *o, llm_error *err) {
     if (!m->tokenizer) return -1;
     info->vocab_size = m->shape.vocab_size;
     if (check_vocabulary(m, err) || take_eog(m, o, err) || choose_limits(m, o, err) ||
-        take_texts(m, err) || model_bind_weights(m, o->weight_cache, err) || open_cache(m, o, err))
+        take_texts(m, err) || model_bind_weights(m, o, err) || open_cache(m, o, err))
         return -1;
     info->arch = m->arch_name;
     info->name = m->name;

@@ -45,7 +45,7 @@ llm_model *model_retain(llm_model *);
 const uint64_t *model_hash(llm_model *);
 
 /* Has the backend make the weights ready; gives them back (weights.c). */
-int model_bind_weights(llm_model *, const char *weight_cache, llm_error *err);
+int model_bind_weights(llm_model *, const llm_options *, llm_error *err);
 void model_unbind_weights(llm_model *);
 
 /* "matmul", "attend" … */

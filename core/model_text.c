@@ -133,9 +133,13 @@ static int describe_op(const llm_model *m, const plan_op *op, llm_bytes *out, ll
         (op->in >= 0 && print(out, err, " %s", buffers[op->in].name)) ||
         (op->in2 >= 0 && print(out, err, ", %s", buffers[op->in2].name)))
         return -1;
-    if (op->w && print(out, err, "  %.100s %lld × %lld %s%s", op->w->name, (long long)op->w->n_rows,
-                       (long long)op->w->n_columns, op->w->format->name, op->bias ? " + bias" : ""))
+    if (op->w && print(out, err, "  %.100s %lld × %lld %s", op->w->name, (long long)op->w->n_rows,
+                       (long long)op->w->n_columns, op->w->format->name))
         return -1;
+    if (op->kind == PLAN_MATMUL && op->w->bound_as &&
+        print(out, err, " as %s", op->w->bound_as->name))
+        return -1;
+    if (op->bias && print(out, err, " + bias")) return -1;
     if (op->kind == PLAN_ATTEND && op->window && print(out, err, "  window %d", op->window))
         return -1;
     return print(out, err, "\n");

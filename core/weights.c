@@ -54,12 +54,13 @@ static void take_stock(llm_model *m, const kern_binding *binding, double seconds
     if (hash) memcpy(m->hash, hash, sizeof m->hash);
 }
 
-int model_bind_weights(llm_model *m, const char *weight_cache, llm_error *err) {
+int model_bind_weights(llm_model *m, const llm_options *o, llm_error *err) {
     const double started = device_clock();
     count_weights(m);
-    m->image = image_open(m->file, weight_cache, m->watch.stop);
+    m->image = image_open(m->file, o->weight_cache, m->watch.stop);
     kern_binding binding = {.weights = m->weights,
                             .n_weights = m->n_weights,
+                            .f16_as_bf16 = o->f16_as_bf16,
                             .stop = m->watch.stop,
                             .progress = tell_progress,
                             .spent = release,
@@ -70,7 +71,7 @@ int model_bind_weights(llm_model *m, const char *weight_cache, llm_error *err) {
     take_stock(m, &binding, device_clock() - started);
     if (code == KERN_INTERRUPTED)
         return llm_fail(err, LLM_INTERRUPTED, "interrupted while loading %s", m->path);
-    return device_check(m->device, code, "the weights", err);
+    return device_check(m->device, code, o->f16_as_bf16 ? "f16_as_bf16" : "the weights", err);
 }
 
 void model_unbind_weights(llm_model *m) {

@@ -81,6 +81,13 @@ typedef struct load_request {
     llm_options options;
 } load_request;
 
+static bool option_boolean(lua_State *L, int arg, const char *name, bool otherwise) {
+    if (!bind_check_option(L, arg, name)) return otherwise;
+    bool b = bind_check_boolean(L, -1, name);
+    lua_pop(L, 1);
+    return b;
+}
+
 static int64_t load_integer(lua_State *L, const char *name, lua_Integer least, lua_Integer most) {
     if (!bind_check_option(L, 2, name)) return 0;
     int64_t n = bind_check_range(L, -1, name, least, most);
@@ -94,8 +101,9 @@ static const char *load_string(lua_State *L, const char *name, const char *other
 }
 
 static void load_read_options(lua_State *L, load_request *r) {
-    static const char *const known[] = {"device",   "threads", "ctx", "kv",           "pages",
-                                        "max_rows", "piece",   "eog", "weight_cache", NULL};
+    static const char *const known[] = {"device",       "threads",     "ctx",   "kv",
+                                        "pages",        "max_rows",    "piece", "eog",
+                                        "weight_cache", "f16_as_bf16", NULL};
     bind_check_options(L, 2, known);
     r->device = load_string(L, "device", "auto");
     r->n_threads = (int)load_integer(L, "threads", 0, 4096);
@@ -105,6 +113,7 @@ static void load_read_options(lua_State *L, load_request *r) {
     r->options.max_rows = load_integer(L, "max_rows", 1, INT32_MAX);
     r->options.piece = load_integer(L, "piece", 1, INT32_MAX);
     r->options.weight_cache = load_string(L, "weight_cache", NULL);
+    r->options.f16_as_bf16 = option_boolean(L, 2, "f16_as_bf16", false);
     r->options.n_eog = -1;
     if (bind_check_option(L, 2,
                           "eog")) { /* list and buffer stay on the stack until the load is over */
@@ -150,13 +159,6 @@ int bind_model_load(lua_State *L) {
 }
 
 /* ---- tokens ---- */
-
-static bool option_boolean(lua_State *L, int arg, const char *name, bool otherwise) {
-    if (!bind_check_option(L, arg, name)) return otherwise;
-    bool b = bind_check_boolean(L, -1, name);
-    lua_pop(L, 1);
-    return b;
-}
 
 /* model:encode(text, {add_special = true, parse_special = false}) → list of ids */
 static int model_encode(lua_State *L) {

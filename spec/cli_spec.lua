@@ -364,7 +364,7 @@ describe("bench", function()
       .. "--ctx 4000")
     assert(text:find "\nprompt_lookup +3 +[%d.]+ +[%d.]+x +same\n", text)
     fails(1, "bench --strategy nothing", "nothing")
-    fails(1, "bench --strategy greedy --text README.md --ctx 64", "the context holds 64")
+    fails(1, "bench --strategy greedy --text NOTICES.md --ctx 64", "the context holds 64")
   end)
 
   it("--profile tells where the time of a prefill, a step and a pass of jobs goes", function()

@@ -63,6 +63,8 @@ local common = {
   option("engine", "weight_cache", nil, {type = "string", arg = "FOLDER",
     help = "where weights made ready are kept for the next start; off: nowhere (default: "
       .. "LLMLUA_WEIGHT_CACHE, else llmlua/weights in the user's cache folder)"}),
+  option("engine", "f16_as_bf16", nil, {fixed = true, type = "boolean", default = false,
+    help = "round F16 weights to BF16 (cpu only): faster where AVX512_BF16 is, less exact"}),
 
   option("batch", "prompts", nil, {type = "string", arg = "FILE",
     help = "a prompt a line: JSON objects or plain text (- is standard input)"}),

@@ -11,7 +11,7 @@ local function load_opts(opt)
   if opt.ignore_eog then eog = {} end
   return {device = opt.device, threads = opt.threads, ctx = opt.ctx, kv = opt.kv,
     pages = opt.pages, max_rows = opt.max_rows, eog = eog,
-    weight_cache = opt.weight_cache}
+    weight_cache = opt.weight_cache, f16_as_bf16 = opt.f16_as_bf16}
 end
 
 local function load_model(path, opt)

@@ -26,6 +26,9 @@ local llm = {}
 ---@field eog? llm.Ids replaces the file's end-of-generation ids
 ---@field weight_cache? string folder where weights made ready for the device are kept for the next
 ---start, or "off". Default: LLMLUA_WEIGHT_CACHE, else llmlua/weights in the user's cache folder
+---@field f16_as_bf16? boolean F16 weights are rounded to BF16 (8 bits of 11 stay), and where the
+---processor multiplies pairs of those (AVX512_BF16), activations too: faster there, less exact. BF16
+---weights are multiplied so there in any case. Nothing changes without F16 matrices; ref refuses it
 
 ---Loads a GGUF file; without a path the built-in model. Raises for bad options only.
 ---@param path? string
