@@ -87,7 +87,9 @@ describe("weights made ready", function()
   it("are written whole or not at all where files may not grow", function()
     local folder = fresh "limited"
     local command = "%s greedy -m %s -p the -n 4 --weight-cache '%s' --verbose 2>'%s' >'%s'"
+    local text = h.run(("greedy -m %s -p the -n 4 --quiet"):format(path))
     sh("ulimit -f 40; " .. command, h.program, path, folder, h.scratch "words", h.scratch "text")
+    assert.equal(text, h.read(h.scratch "text"))
     assert(h.read(h.scratch "words"):find "weight cache: no image in .*: File too large")
     assert.same({0, 0}, {count(folder, "image"), count(folder, "part")})
   end)

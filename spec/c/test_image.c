@@ -5,12 +5,14 @@
 #include "image.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -191,6 +193,69 @@ static image *open_model(gguf_file **file, const volatile int *stop) {
     return m;
 }
 
+/* A disk that becomes full, in place of libc's calls: n_writes more succeed (−1: all), one writes
+ * half of what is asked, one nothing; then there is room again. */
+static atomic_int n_writes = -1;
+static bool allocates = true, renames = true, syncs = true;
+
+static int full(void) {
+    errno = ENOSPC;
+    return -1;
+}
+
+ssize_t pwrite(int fd, const void *from, size_t n, off_t at) {
+    const int left = n_writes;
+    if (left == 0) n /= 2;
+    if (left != -1) n_writes = left == -2 ? -1 : left == 0 ? -2 : left - 1;
+    if (left == -2) return full();
+    return syscall(SYS_pwrite64, fd, from, n, at);
+}
+int fallocate(int fd, int mode, off_t at, off_t n) {
+    errno = EOPNOTSUPP; /* a file system that cannot tell beforehand */
+    return allocates ? (int)syscall(SYS_fallocate, fd, mode, at, n) : -1;
+}
+int renameat(int from_fd, const char *from, int to_fd, const char *to) {
+    return renames ? (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0) : full();
+}
+int fsync(int fd) { return syncs ? (int)syscall(SYS_fsync, fd) : full(); }
+
+/* Whether a start left nothing but its reason. */
+static bool is_given_up(const char *note) {
+    return strstr(note, "No space left on device") && count(".image") == 0 && count(".part") == 0;
+}
+
+static void test_full(void) {
+    enum { WRITES = 6 }; /* four pieces, their sums, the header */
+    char note[256];
+    sh("rm -rf weights");
+    allocates = false;
+    for (int n = 0; n < WRITES; n++) {
+        n_writes = n;
+        CHECK(!start(1, BYTES, 0, note) && n_writes == -1 && is_given_up(note),
+              "full after %d writes: \"%s\", %d parts", n, note, count(".part"));
+    }
+    n_writes = WRITES;
+    CHECK(!start(1, BYTES, 0, note) && !*note && n_writes == 0, "as many fit: %s", note);
+    n_writes = -1;
+    CHECK(start(1, BYTES, 0, NULL), "and are whole");
+    allocates = true;
+    sh("rm weights/*");
+    renames = false;
+    CHECK(!start(1, BYTES, 0, note) && is_given_up(note), "no room for the name: \"%s\"", note);
+    renames = true;
+    syncs = false; /* told when the disk is waited for, which a start that ends does not */
+    gguf_file *file;
+    image *m = open_model(&file, NULL);
+    image_calls(m)->open(m, 1, BYTES);
+    image_calls(m)->keep(m, kept);
+    sleep(3);
+    image_finish(m, false);
+    CHECK(image_note(m) && is_given_up(image_note(m)), "no room found late");
+    image_close(m);
+    gguf_close(file);
+    syncs = true;
+}
+
 static void test_interrupted(void) {
     gguf_file *file;
     volatile int stop = 1;
@@ -304,6 +369,7 @@ int main(void) {
     test_refused();
     test_bounded();
     test_given_up();
+    test_full();
     test_interrupted();
     test_processes();
     test_remembered();
