@@ -3,9 +3,10 @@
 -- must read × steps/s ÷ the best read bandwidth found in the same run (Williams et al. 2009,
 -- "Roofline"). The best of `repeats` measurements counts, and of the bandwidth the best so far. A
 -- row is printed when it is measured, so that an interruption loses no other. Of jobs, each a
--- script of its own under the scheduler, it also says which share of a step is Lua's. A profile
--- tells where the time of a step and of a prefill goes. Strategies that promise greedy's text
--- sooner are measured against it instead, in turns.
+-- script of its own under the scheduler, it also says which share of a step is Lua's. Of beams,
+-- which share a prompt, --against tells what its length costs: both steps are measured in turns.
+-- A profile tells where the time of a step and of a prefill goes. Strategies that promise greedy's
+-- text sooner are measured against it instead, in turns.
 local chain = require "llm.chain"
 local json = require "llm.json"
 local options = require "llm.options"
@@ -15,9 +16,11 @@ local run = require "llm.run"
 local sys = require "llm.sys"
 
 local ORDER = {"model", "device", "threads", "bandwidth", "runs", "error", "kind", "rows",
-  "prefill_tps", "step_ms", "decode_tps", "bytes", "roof", "lua", "what", "profile", "name",
-  "layer", "format", "ms", "share", "wait_ms", "mb", "gbps", "gops", "reached",
+  "context", "prefill_tps", "step_ms", "decode_tps", "bytes", "kv_bytes", "roof", "lua", "what",
+  "profile", "name", "layer", "format", "ms", "share", "wait_ms", "mb", "gbps", "gops", "reached",
   "strategies", "strategy", "tokens", "tps", "ratio", "same"}
+
+local PAGE = 32 -- positions
 
 -- Ids that are not the same over and over.
 local function make_ids(model, n, seed)
@@ -72,7 +75,7 @@ local function measure_jobs(model, r, opt)
     if n_started > r.rows then return nil end
     local values = options.parse({}, specs)
     values.max_tokens, values.max_rows = opt.steps, model.max_rows
-    return {model = model, prompt = make_ids(model, opt.context, n_started),
+    return {model = model, prompt = make_ids(model, r.context, n_started),
       script = {source = GREEDY, chunk_name = "@greedy"}, opt = options.seal(values, specs),
       stages = chain.build({}, model)}
   end
@@ -92,11 +95,11 @@ local function measure_jobs(model, r, opt)
   end
 end
 
--- One measurement of a run {kind, rows}: notes the best of prefill_tps and step_s.
+-- One measurement of a run {kind, rows, context}: notes the best of prefill_tps and step_s.
 local function measure(model, r, opt)
   if r.kind == "jobs" then return measure_jobs(model, r, opt) end
-  local kvs, logits, took = prefill(model, r.kind, r.rows, opt.context)
-  local n_fed = r.kind == "beams" and opt.context or opt.context * r.rows
+  local kvs, logits, took = prefill(model, r.kind, r.rows, r.context)
+  local n_fed = r.kind == "beams" and r.context or r.context * r.rows
   r.prefill_tps = math.max(r.prefill_tps or 0, n_fed / took)
   logits = model:forward(kvs, logits:argmax())
   took = seconds(function()
@@ -155,8 +158,10 @@ end
 
 local function summarise(model, r, opt, bandwidth)
   local own = (opt.steps + 3) / 2 -- positions that a step reads beyond the context, in the mean
-  local positions = r.kind == "beams" and opt.context + own * r.rows or (opt.context + own) * r.rows
-  r.bytes = model.weight_bytes_step + model.position_bytes * positions
+  local shared = r.kind == "beams" and r.context // PAGE * PAGE or 0 -- beams copy a page begun
+  local positions = shared + (r.context - shared + own) * r.rows
+  r.kv_bytes = model.position_bytes * positions
+  r.bytes = model.weight_bytes_step + r.kv_bytes
   r.step_ms, r.decode_tps = 1000 * r.step_s, r.rows / r.step_s
   r.roof = r.bytes / r.step_s / bandwidth
   r.step_s = nil
@@ -187,10 +192,17 @@ local function print_head(model, threads, bandwidth)
   io.stdout:flush()
 end
 
-local function print_row(r)
-  io.write(("%-6s %5d %12s %10.2f %12.1f %10.1f %5.1f%%%s\n"):format(r.kind, r.rows,
+-- other: whose step `ratio` is of.
+local function print_row(r, other)
+  io.write(("%-6s %5d %12s %10.2f %12.1f %10.1f %5.1f%%"):format(r.kind, r.rows,
     r.prefill_tps and ("%.1f"):format(r.prefill_tps) or "", r.step_ms, r.decode_tps, r.bytes / 1e6,
-    100 * r.roof, r.lua and ("  Lua %.1f %% of the step"):format(100 * r.lua) or ""))
+    100 * r.roof))
+  if r.lua then io.write(("  Lua %.1f %% of the step"):format(100 * r.lua)) end
+  if r.ratio then
+    io.write(("  %.2f times the step after %d tokens, KV %.1f MB for %.1f"):format(r.ratio,
+      other.context, r.kv_bytes / 1e6, other.kv_bytes / 1e6))
+  end
+  io.write "\n"
   io.stdout:flush()
 end
 
@@ -201,6 +213,8 @@ return {
     rows = {default = {1, 4, 16}, help = "batch sizes"},
     beams = {default = 4, min = 0, help = "also that many forks of one context; 0: none"},
     context = {default = 128, min = 1, help = "tokens before the first step"},
+    against = {default = 0, min = 0,
+      help = "also the beams after that many tokens, and the ratio of the steps; 0: not"},
     jobs = {default = 0, min = 0, help = "also that many jobs under the scheduler; 0: none"},
     steps = {default = 32, min = 1, help = "decode steps of a measurement"},
     strategy = {type = "list", help = "these strategies against greedy, and nothing else"},
@@ -224,9 +238,10 @@ return {
         error(llm.error("input", message))
       end
     end
-    if opt.context + opt.steps + 1 > model.ctx then
-      error(llm.error("input", ("%d positions asked, the context holds %d"):format(
-        opt.context + opt.steps + 1, model.ctx)))
+    local longest = math.max(opt.context, opt.against) + opt.steps + 1
+    if longest > model.ctx then
+      error(llm.error("input", ("%d positions asked, the context holds %d"):format(longest,
+        model.ctx)))
     end
     local function read_bandwidth()
       bandwidth = math.max(bandwidth, assert(sys.read_bandwidth(threads, opt.roof_mb << 20)))
@@ -242,13 +257,21 @@ return {
     for _ = 1, opt.repeats do read_bandwidth() end
     if not opt.json then print_head(model, threads, bandwidth) end
     for _, r in ipairs(runs) do
+      local group = {r}
+      r.context = opt.context
+      if r.kind == "beams" and opt.against > 0 then
+        group = {{kind = r.kind, rows = r.rows, context = opt.against}, r}
+      end
       for _ = 1, opt.repeats do
         read_bandwidth()
-        measure(model, r, opt)
+        for _, one in ipairs(group) do measure(model, one, opt) end
       end
-      summarise(model, r, opt, bandwidth)
-      done[#done + 1] = r
-      if not opt.json then print_row(r) end
+      for i, one in ipairs(group) do
+        summarise(model, one, opt, bandwidth)
+        if i == 2 then one.ratio = one.step_ms / group[1].step_ms end
+        done[#done + 1] = one
+        if not opt.json then print_row(one, group[1]) end
+      end
     end
     if opt.profile or opt.profile_layers then
       local roofs = profile.peaks(model, threads)

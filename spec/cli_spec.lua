@@ -80,7 +80,7 @@ describe("llmlua", function()
     fails(2, "greedy --sampler top_k=2 --top-p 0.5", "--sampler and --top-p: give one of them")
     fails(2, "greedy --device cuda", "'cuda' is not one of auto, cpu, ref")
     fails(2, "greedy --logprobs 2", "--logprobs needs --json")
-    fails(2, "bench --top-k 3", "unknown option '--top-k'", "known options: --beams")
+    fails(2, "bench --top-k 3", "unknown option '--top-k'", "known options: --against --beams")
     fails(2, "score --max-tokens 3", "unknown option '--max-tokens'")
     fails(2, "greedy --sampler nosuch", "sampler nosuch: unknown sampler; known: ")
     fails(2, "greedy --prompt-ids 1,99999", "id 99999 at place 2 is not in the vocabulary of ")
@@ -348,6 +348,19 @@ describe("bench", function()
       assert(run.prefill_tps > 0 and run.decode_tps > 0 and run.step_ms > 0 and run.roof > 0)
       assert(run.roof < 1.5)
     end
+    result = json_of("bench --rows 1 --beams 8 --context 200 --against 16 --steps 8 --repeats 1 "
+      .. "--roof-mb 8 --profile")
+    local short, long = result.runs[2], result.runs[3]
+    assert.same({16, 200, "beams"}, {short.context, long.context, short.kind})
+    assert.is_nil(short.ratio)
+    assert(math.abs(long.ratio * short.step_ms / long.step_ms - 1) < 1e-9)
+    -- a step reads six pages of the prompt once, and 8 + 5.5 positions of each beam
+    local model <close> = h.builtin()
+    assert.equal((192 + 8 * 13.5) * model.position_bytes, long.kv_bytes)
+    for _, line in ipairs(long.profile[2].profile) do
+      if line.name == "attend" then assert(math.abs(line.mb * 1e6 / long.kv_bytes - 1) < 0.001) end
+    end
+    fails(1, "bench --context 16 --against 9999", "positions asked, the context holds")
     fails(1, "bench --rows 2000", "2000 rows asked, --max-rows is 1024")
   end)
 
