@@ -279,6 +279,43 @@ static void test_activations(kern_device *d) {
     }
 }
 
+/* Bytes of a work for products with weights of these formats of one input. */
+static size_t scratch_of(kern_device *d, const int32_t *formats, int n) {
+    enum { COLUMNS = 1024, ROWS = 200 };
+    plan_buffer buffers[2] = {{"x", COLUMNS}, {"y", 16}};
+    plan_op ops[3];
+    kern_weight *weights[3];
+    for (int i = 0; i < n; i++) {
+        weights[i] = weight_new(formats[i], 16, COLUMNS);
+        ops[i] = (plan_op){.kind = PLAN_MATMUL, .in2 = -1, .out = 1, .w = weights[i]};
+    }
+    const plan p = {.ops = ops, .n_ops = n, .buffers = buffers, .n_buffers = 2, .logits = -1};
+    kern_work *work;
+    if (kern_cpu.work_open(d, &p, NULL, ROWS, &work) != KERN_OK) exit(1);
+    const size_t bytes = kern_cpu.work_bytes(work);
+    kern_cpu.work_close(d, work);
+    for (int i = 0; i < n; i++) weight_free(weights[i]);
+    return bytes;
+}
+
+static void test_scratch(void) {
+    kern_device *d = device_new(&kern_cpu, NULL, 1);
+    const int32_t formats[] = {KERN_Q8_0, KERN_F16, KERN_BF16};
+    size_t before = scratch_of(d, formats, 0);
+    d->rounds_bf16 = 1;
+    for (int n = 1; n <= 3; n++) {
+        const size_t all = scratch_of(d, formats, n), one = scratch_of(d, formats + n - 1, 1);
+        CHECK(n == 1 || (all > one && all > before), "%d forms: %zu, %zu bytes", n, all, one);
+        CHECK(one - scratch_of(d, formats, 0) >= (size_t)200 * 1024, "%s: %zu bytes",
+              kern_format_find(formats[n - 1])->name, one);
+        before = all;
+    }
+    d->rounds_bf16 = 0;
+    CHECK(scratch_of(d, formats + 1, 2) == scratch_of(d, formats + 1, 1),
+          "F16 and BF16 share a form where nothing is rounded");
+    kern_cpu.close(d);
+}
+
 static void test_refusals(const char *tier) {
     model *m = model_new(KERN_Q8_0, 3, 1, 32, 32, 0);
     kern_device *d = device_new(&kern_cpu, tier, 2);
@@ -342,6 +379,7 @@ static void test_open(void) {
 int main(void) {
     static const char *const tiers[] = {"plain", "neon", "avx2", "avxvnni", "avx512"};
     test_open();
+    test_scratch();
     for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) {
         kern_device *d = device_new(&kern_cpu, tiers[i], 2);
         if (strcmp(kern_tier_name(d->tier), tiers[i]) != 0) { /* the machine lacks it */
