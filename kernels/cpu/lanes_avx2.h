@@ -58,6 +58,20 @@ LANES_INLINE lane_i lane_dots(const int most, const lane_i *w, const int8_t *x, 
     return sum;
 }
 #else
+#define LANES_WIDE
+/* Products of bytes added in pairs to 16 bits; signed: |w| · (x with the sign of w), |−128| is 128
+ */
+LANES_INLINE lane_i lane_pairs(const int most, lane_i w, lane_i x) {
+    if (most >= 0) return _mm256_maddubs_epi16(w, x);
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+}
+LANES_INLINE lane_i lane_add_pairs(lane_i a, lane_i b) { return _mm256_add_epi16(a, b); }
+LANES_INLINE lane_i lane_widen(lane_i pairs, lane_i sum) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+/* Nothing: but the compiler leaves the order of additions, and so the registers they need. */
+LANES_INLINE void lane_keep(lane_i *v) { __asm__("" : "+x"(*v)); }
+
 /* Products of bytes are added in pairs to 16 bits; as many pairs as cannot overflow are added
  * there. |x| ≤ 127. */
 LANES_INLINE lane_i lane_dots(const int most, const lane_i *w, const int8_t *x, const int n,

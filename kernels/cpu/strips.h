@@ -20,15 +20,33 @@
 enum {
     STRIP_PARTS = CPU_STRIP / LANES, /* vectors that the rows of a strip take */
     STRIP_PIECE = 256,               /* columns of a sum of float products */
-    STRIP_STREAMS = 4,               /* strips of floats that one row meets together */
+    STRIP_STREAMS = 4,               /* strips that one row meets together, where it does */
     STRIP_SUMS = 16,                 /* vectors of sums, at most */
     STRIP_INPUTS = 384 << 10         /* bytes of activations that stay in the cache of a core */
 };
 
+/* Whether blocks meet tiles as wide.h does it. */
+LANES_INLINE int strip_is_wide(void) {
+#ifdef LANES_WIDE
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 /* The vectors of a strip that a tile of that many activation rows works on together. */
 LANES_INLINE int strip_vectors(const int format, const int tile) {
     if (tile <= 2) return STRIP_PARTS;
-    return STRIP_PARTS > 1 && packed_is_float(format) ? 2 : 1;
+    return STRIP_PARTS > 1 && (packed_is_float(format) || strip_is_wide()) ? 2 : 1;
+}
+
+/* Vector v of those from row r of a strip on, beyond it of strips `gap` bytes apart: how far its
+ * strip is from the first, and its row there. */
+LANES_INLINE size_t strip_at(const int v, const int r, size_t gap) {
+    return (size_t)((r / LANES + v) / STRIP_PARTS) * gap;
+}
+LANES_INLINE int strip_row(const int v, const int r) {
+    return (r / LANES + v) % STRIP_PARTS * LANES;
 }
 
 /* The form of activations that the products of a format take. */
@@ -53,38 +71,20 @@ LANES_INLINE lane_i plane_bits(lane_i plane, const int bits, const int g) {
     return lane_and(plane, lane_bytes(bits == 1 ? 0x10 : 0x30));
 }
 
-/* The numbers of a block, LANES rows of it: w[g] is columns 4g … 4g + 3. */
-LANES_INLINE void strip_numbers(const int format, const uint8_t *p, lane_i *w) {
+/* Numbers of a block, LANES rows of it: columns 4g … 4g + 3. */
+LANES_INLINE lane_i strip_number(const int format, const uint8_t *p, const int g) {
     const int bits = packed_bits(format);
-    if (bits == 8) {
-        LANES_UNROLL
-        for (int g = 0; g < 8; g++) {
-            w[g] = lane_load(p + PACKED_VECTOR * g);
-            if (LANES_UNSIGNED) w[g] = lane_xor(w[g], lane_bytes(0x80));
-        }
-        return;
-    }
+    lane_i w = lane_load(p + PACKED_VECTOR * (bits == 8 ? g : g % 4));
+    if (bits < 8) w = lane_and(g < 4 ? w : lane_right(w, 4), lane_bytes(0x0f));
+    if (packed_levels(format)) w = lane_levels(w);
+    if (packed_signed(format) && LANES_UNSIGNED) w = lane_xor(w, lane_bytes(0x80));
+    if (bits == 5) w = lane_or(w, plane_bits(lane_load(p + 4 * PACKED_VECTOR), 1, g));
+    if (bits == 6) w = lane_or(w, plane_bits(lane_load(p + (4 + g / 4) * PACKED_VECTOR), 2, g % 4));
+    return w;
+}
+LANES_INLINE void strip_numbers(const int format, const uint8_t *p, lane_i *w) {
     LANES_UNROLL
-    for (int v = 0; v < 4; v++) {
-        const lane_i both = lane_load(p + PACKED_VECTOR * v);
-        w[v] = lane_and(both, lane_bytes(0x0f));
-        w[v + 4] = lane_and(lane_right(both, 4), lane_bytes(0x0f));
-    }
-    if (packed_levels(format)) {
-        LANES_UNROLL
-        for (int g = 0; g < 8; g++) {
-            w[g] = lane_levels(w[g]);
-            if (LANES_UNSIGNED) w[g] = lane_xor(w[g], lane_bytes(0x80));
-        }
-    }
-    if (bits > 4) {
-        const lane_i plane = lane_load(p + 4 * PACKED_VECTOR);
-        const lane_i second = bits == 6 ? lane_load(p + 5 * PACKED_VECTOR) : plane;
-        LANES_UNROLL
-        for (int g = 0; g < 8; g++)
-            w[g] = lane_or(w[g], bits == 5 ? plane_bits(plane, 1, g)
-                                           : plane_bits(g < 4 ? plane : second, 2, g % 4));
-    }
+    for (int g = 0; g < 8; g++) w[g] = strip_number(format, p, g);
 }
 
 /* What the parts of a block are multiplied by, and their least values: [1] is used only where parts
@@ -112,43 +112,66 @@ LANES_INLINE strip_scales strip_load_scales(const int format, const uint8_t *sup
     return s;
 }
 
-/* Σ of w · q, each part times its scale. `sums` is where −Σq of the row stands, and behind it that
- * of each half, `tile` numbers apart. */
+/* f + what the least values of parts of 16 columns add; `sums` as for strip_products. */
+LANES_INLINE lane_f strip_leasts(const int format, lane_f f, const strip_scales *s,
+                                 const int32_t *sums) {
+    if (packed_part(format) == 32 || packed_least(format) == 0) return f;
+    LANES_UNROLL
+    for (int i = 0; i < 2; i++) /* − least · −Σq */
+        f = lane_fma(s->least[i], lane_to_f(lane_all(sums + 1 + i)), f);
+    return f;
+}
+
+/* Σ of w · q, each part times its scale. At `sums` stand −Σq of the row and that of each half. */
 LANES_INLINE lane_f strip_products(const int format, const lane_i *w, const strip_scales *s,
                                    const int8_t *q, const int32_t *sums) {
     const int zero = strip_zero(format), most = strip_most(format);
+    const int n_parts = 32 / packed_part(format);
     const lane_i none = {0};
-    if (packed_part(format) == 32) {
-        const lane_i from = zero ? lane_left(lane_all(sums), zero) : none;
-        return lane_mul(lane_to_f(lane_dots(most, w, q, 8, from)), s->d[0]);
-    }
-    const lane_i halves[2] = {lane_all(sums + 1), lane_all(sums + 2)};
-    lane_f f[2];
+    lane_f f = lane_zero();
     LANES_UNROLL
-    for (int i = 0; i < 2; i++)
-        f[i] = lane_to_f(
-            lane_dots(most, w + 4 * i, q + 16 * i, 4, zero ? lane_left(halves[i], zero) : none));
-    lane_f both = lane_fma(f[0], s->d[0], lane_mul(f[1], s->d[1]));
-    if (packed_least(format) < 0) { /* the sums are negated */
-        both = lane_fma(s->least[0], lane_to_f(halves[0]), both);
-        both = lane_fma(s->least[1], lane_to_f(halves[1]), both);
+    for (int i = n_parts - 1; i >= 0; i--) {
+        const lane_i from =
+            zero ? lane_left(lane_all(sums + (n_parts == 1 ? 0 : 1 + i)), zero) : none;
+        const lane_f whole = lane_to_f(lane_dots(most, w + 4 * i, q + 16 * i, 8 / n_parts, from));
+        f = i == n_parts - 1 ? lane_mul(whole, s->d[i]) : lane_fma(whole, s->d[i], f);
     }
-    return both;
+    return strip_leasts(format, f, s, sums);
 }
 
-/* acc[x] += block · activations of row x, for a tile of rows. */
-LANES_INLINE void strip_block(const int format, const lane_i *w, const strip_scales *s,
-                              const cpu_in_block *in, const int tile, lane_f *acc) {
+/* acc + d_x · f, and for parts of 32 columns the least value. */
+LANES_INLINE lane_f strip_add(const int format, lane_f f, const strip_scales *s,
+                              const cpu_in_block *in, lane_f acc) {
+    acc = lane_fma(f, lane_all_f(&in->d), acc);
+    if (packed_part(format) == 16 || packed_least(format) == 0) return acc;
+    const lane_f sum = lane_all_f(&in->s);
+    return packed_least(format) > 0 ? lane_fma(s->least[0], sum, acc)
+                                    : lane_fnma(s->least[0], sum, acc);
+}
+
+/* acc[v · tile + x] += n vectors of a block, from row r of the strip on, × row x of a tile. */
+LANES_INLINE void strip_block(const int format, const uint8_t *block, const uint8_t *super,
+                              const uint8_t *parts, size_t gap, const int r, const cpu_in_block *in,
+                              const int tile, const int n, lane_f *acc) {
     LANES_UNROLL
-    for (int x = 0; x < tile; x++) {
-        const lane_f f = strip_products(format, w, s, in[x].q, in[x].sums);
-        acc[x] = lane_fma(f, lane_all_f(&in[x].d), acc[x]);
-        if (packed_part(format) == 32 && packed_least(format) > 0)
-            acc[x] = lane_fma(s->least[0], lane_all_f(&in[x].s), acc[x]);
-        if (packed_part(format) == 32 && packed_least(format) < 0)
-            acc[x] = lane_fnma(s->least[0], lane_all_f(&in[x].s), acc[x]);
+    for (int v = 0; v < n; v++, acc += tile) {
+        const size_t at = strip_at(v, r, gap);
+        const int row = strip_row(v, r);
+        lane_i w[8];
+        strip_numbers(format, block + at + 4 * row, w);
+        const strip_scales s = strip_load_scales(format, super + at, parts + at, row);
+        LANES_UNROLL
+        for (int x = 0; x < tile; x++)
+            acc[x] = strip_add(format, strip_products(format, w, &s, in[x].q, in[x].sums), &s,
+                               &in[x], acc[x]);
     }
 }
+
+#ifdef LANES_WIDE
+#include "wide.h"
+#else
+#define wide_block strip_block /* not used */
+#endif
 
 /* The rows of the tile that have a rest in this block, as bits. */
 LANES_INLINE uint32_t strip_rests(const uint8_t *of, const int tile) {
@@ -192,10 +215,13 @@ LANES_INLINE void strip_prefetch(const uint8_t *p, const size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }
 
-/* acc[v · tile + x] += the n vectors of a strip from row r on × activation row x of a tile. */
-LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r, int64_t k,
-                             const cpu_in_block *in, const cpu_in_rest *rest, const uint8_t *flags,
-                             size_t ahead, const int tile, const int n, lane_f *acc) {
+/* acc[v · tile + x] += the n vectors of a strip from row r on × activation row x of a tile. Vectors
+ * beyond the strip are of another one, `gap` bytes behind it, and so on: one's additions hide
+ * another's latency, and memory is read in as many streams. */
+LANES_INLINE void strip_tile(const int format, const uint8_t *strip, size_t gap, const int r,
+                             int64_t k, const cpu_in_block *in, const cpu_in_rest *rest,
+                             const uint8_t *flags, size_t ahead, const int tile, const int n,
+                             lane_f *acc) {
     const int n_group = packed_group(format), is_super = packed_super(format);
     const size_t part_bytes = (size_t)(32 / packed_part(format)) * packed_part_bytes(format);
     for (int64_t b = 0; b < k / 32; b += n_group) {
@@ -203,22 +229,20 @@ LANES_INLINE void strip_tile(const int format, const uint8_t *strip, const int r
         const uint8_t *super = strip, *part = strip + 2 * packed_part_bytes(format);
         strip += packed_head_bytes(format);
         for (int i = 0; i < n_blocks; i++) {
-            if (tile > 2 && packed_bits(format) < 8)
+            if (tile > 2 && (packed_bits(format) < 8 || strip_is_wide()))
                 strip_prefetch(strip + ahead, packed_block_bytes(format));
-            LANES_UNROLL
-            for (int v = 0; v < n; v++) {
-                const int row = r + LANES * v;
-                lane_i w[8];
-                strip_numbers(format, strip + 4 * row, w);
-                const strip_scales s = strip_load_scales(format, super, part, row);
-                strip_block(format, w, &s, in, tile, acc + v * tile);
-            }
+            if (strip_is_wide())
+                wide_block(format, strip, super, part, gap, r, in, tile, n, acc);
+            else
+                strip_block(format, strip, super, part, gap, r, in, tile, n, acc);
             const uint32_t rests = strip_rests(flags, tile);
             if (rests != 0) {
                 LANES_UNROLL
-                for (int v = 0; v < n; v++)
-                    strip_block_rests(format, strip, super, part, r + LANES * v, in, rest, rests,
-                                      tile, acc + v * tile);
+                for (int v = 0; v < n; v++) {
+                    const size_t at = strip_at(v, r, gap);
+                    strip_block_rests(format, strip + at, super + at, part + at, strip_row(v, r),
+                                      in, rest, rests, tile, acc + v * tile);
+                }
             }
             strip += packed_block_bytes(format);
             in += tile;
@@ -270,14 +294,30 @@ LANES_INLINE void strip_steps(const int format, const uint8_t *strip, size_t gap
                               const void *in, int64_t c, const int columns, const int tile,
                               const int n, lane_f *sums) {
     const int bytes = format == KERN_F16 ? 2 : 4; /* of a lane */
+    const uint8_t *at[STRIP_SUMS];
     LANES_UNROLL
     for (int v = 0; v < n; v++) {
-        const int at = v + r / LANES, row = at % STRIP_PARTS * LANES;
-        const uint8_t *p = strip + (size_t)(at / STRIP_PARTS) * gap;
-        p += packed_is_pairs(format) ? packed_pair_at(c, row)
-                                     : (size_t)(c * CPU_STRIP + row) * (size_t)bytes;
-        strip_step(format, p, in, c, columns, tile, sums + v * tile);
-        if (n * tile > 8) STRIP_LOAD_AGAIN;
+        const int row = strip_row(v, r);
+        at[v] = strip + strip_at(v, r, gap);
+        at[v] += packed_is_pairs(format) ? packed_pair_at(c, row)
+                                         : (size_t)(c * CPU_STRIP + row) * (size_t)bytes;
+    }
+    if (packed_is_pairs(format) || tile <= 2) {
+        LANES_UNROLL
+        for (int v = 0; v < n; v++) {
+            strip_step(format, at[v], in, c, columns, tile, sums + v * tile);
+            if (n * tile > 8) STRIP_LOAD_AGAIN;
+        }
+        return;
+    }
+    lane_f w[STRIP_SUMS]; /* an activation is taken once for all */
+    LANES_UNROLL
+    for (int v = 0; v < n; v++) w[v] = strip_floats(format, at[v], 0);
+    LANES_UNROLL
+    for (int x = 0; x < tile; x++) {
+        const lane_f y = lane_all_f((const float *)in + c * tile + x);
+        LANES_UNROLL
+        for (int v = 0; v < n; v++) sums[v * tile + x] = lane_fma(w[v], y, sums[v * tile + x]);
     }
 }
 
@@ -333,19 +373,18 @@ LANES_INLINE void strip_vectors_put(const cpu_product *p, const int format, int6
         strip_tile_floats(format, strip, (size_t)gap * p->strip_bytes, r, k,
                           cpu_in_tile(p->in, strip_form(format), i_tile), tile, n, acc);
     else
-        strip_tile(format, strip, r, k, p->in->blocks + cpu_in_first(p->in, i_tile),
+        strip_tile(format, strip, (size_t)gap * p->strip_bytes, r, k,
+                   p->in->blocks + cpu_in_first(p->in, i_tile),
                    p->in->rests + cpu_in_first(p->in, i_tile), cpu_in_flags(p->in, i_tile),
                    p->strip_bytes, tile, n, acc);
     LANES_UNROLL
-    for (int v = 0; v < n; v++) {
-        const int at = r / LANES + v;
+    for (int v = 0; v < n; v++)
         strip_put(p, acc + v * tile,
-                  CPU_STRIP * (i + at / STRIP_PARTS * gap) + at % STRIP_PARTS * LANES,
+                  CPU_STRIP * (i + (int64_t)strip_at(v, r, (size_t)gap)) + strip_row(v, r),
                   i_tile * tile, tile);
-    }
 }
 
-/* Strips first … end - 1 of floats for one or two rows: a few at a time, far apart. */
+/* Strips first … end - 1 for one or two rows: a few at a time, far apart. */
 LANES_INLINE void strips_streamed(const cpu_product *p, const int format, int64_t first,
                                   int64_t end, const int tile) {
     const int streams = STRIP_STREAMS / tile;
@@ -358,7 +397,8 @@ LANES_INLINE void strips_streamed(const cpu_product *p, const int format, int64_
 
 LANES_INLINE void strips_tiled(const cpu_product *p, const int format, int64_t first, int64_t end,
                                const int tile) {
-    if (packed_is_float(format) && 2 * tile <= STRIP_STREAMS && p->in->n_tiles == 1) {
+    const int is_float = packed_is_float(format);
+    if ((is_float || strip_is_wide()) && 2 * tile <= STRIP_STREAMS && p->in->n_tiles == 1) {
         strips_streamed(p, format, first, end, tile);
         return;
     }
