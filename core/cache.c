@@ -24,6 +24,8 @@ void llm_cache_close(llm_cache *c) {
     if (c->feeding) request_lose_cache(c->feeding, c);
     c->n = 0;
     cache_trim(c);
+    cache_drop_late(c, 0);
+    kern_free(c->late);
     kern_free(c->pages);
     kern_free(c->ids);
     kern_free(c->depths);
@@ -34,7 +36,10 @@ void llm_cache_close(llm_cache *c) {
 
 llm_model *llm_cache_model(const llm_cache *c) { return c->model; }
 int64_t llm_cache_length(const llm_cache *c) { return c->n + c->n_lost; }
-const int32_t *llm_cache_tokens(const llm_cache *c) { return c->ids; }
+
+const int32_t *llm_cache_tokens(llm_cache *c, llm_error *err) {
+    return cache_settle(c, err) ? NULL : c->ids;
+}
 
 /* Room for n entries of 4 bytes, at least doubled. */
 static int grow(int32_t **list, int64_t *capacity, int64_t n, const char *what, llm_error *err) {
@@ -130,11 +135,7 @@ int64_t cache_pages_needed(const llm_cache *c, int64_t n_more, bool copies) {
 int cache_extend(llm_cache *c, int64_t n_more, llm_error *err) {
     page_pool *pool = &c->model->pages;
     if (cache_check_context(c, n_more, err)) return -1;
-    int64_t n_needed = cache_pages_needed(c, n_more, true);
-    if (n_needed > pages_available(pool))
-        return llm_fail(err, LLM_CACHE_FULL,
-                        "cache full: %d of %d pages used, %lld requested (--pages)", pool->n_used,
-                        pool->n_pages, (long long)n_needed);
+    if (pages_check(pool, cache_pages_needed(c, n_more, true), err)) return -1;
     if (cache_reserve(c, c->n + n_more, err) || unshare_tail(c, err)) return -1;
     while (c->n_pages < pages_for(c->n + n_more)) {
         if (page_take(pool, &c->pages[c->n_pages], err)) {
@@ -154,7 +155,10 @@ void cache_commit(llm_cache *c, const int32_t *ids, int64_t n, int32_t depth) {
 }
 
 void cache_undo(llm_cache *c, int64_t n, bool is_lost) {
-    if (is_lost) c->n_lost += c->n - n;
+    if (is_lost)
+        c->n_lost += c->n - n;
+    else
+        cache_drop_late(c, n);
     c->n = n;
     cache_trim(c);
 }
@@ -218,6 +222,10 @@ llm_cache *cache_fork(llm_cache *c, int64_t n, llm_error *err) {
         fork->chain_serial = c->chain_serial;
     }
     prune_tree(fork);
+    if (cache_copy_late(fork, c, err)) {
+        llm_cache_close(fork);
+        return NULL;
+    }
     return fork;
 }
 
@@ -233,6 +241,7 @@ llm_cache *llm_cache_fork(llm_cache *c, int64_t n, llm_error *err) {
 
 void cache_truncate(llm_cache *c, int64_t n) {
     c->n = n;
+    cache_drop_late(c, n);
     prune_tree(c);
     cache_trim(c);
 }
@@ -252,6 +261,7 @@ int llm_cache_sync(llm_cache *c, const int32_t *ids, size_t n, size_t least, siz
     if (least > n)
         return llm_fail(err, LLM_MISUSE, "sync cannot leave %zu ids to feed of a list of %zu",
                         least, n);
+    if (cache_settle(c, err)) return -1;
     size_t common = 0;
     while (common < n - least && (int64_t)common < c->n && c->ids[common] == ids[common]) common++;
     *n_kept = common;

@@ -2,7 +2,16 @@
 #ifndef LLM_CORE_CACHE_H
 #define LLM_CORE_CACHE_H
 
+#include "late.h"
 #include "model.h"
+
+/* The id of a position is entry i of a choice that has not been read. */
+typedef struct cache_late {
+    llm_late *ids;
+    int64_t i, position;
+} cache_late;
+
+#define CACHE_LATE_MOST 32 /* positions of a cache; then it waits for them */
 
 struct llm_cache {
     llm_model *model; /* held */
@@ -17,7 +26,10 @@ struct llm_cache {
     int32_t n_pages, pages_capacity; /* n_pages = pages_for(n) between calls */
     int64_t n_passes;                /* feeds that went into it */
     llm_request *feeding, *refill;   /* open requests that feed it, that make it whole again */
-    bool is_foreign;                 /* holds keys and values that a file brought */
+    cache_late *late; /* NULL, or positions whose ids the host does not know yet, ascending; ids
+                         holds 0 there */
+    int32_t n_late;
+    bool is_foreign; /* holds keys and values that a file brought */
     /* the store's entries of its first pages, as far as known (reuse.c) */
     int32_t n_chained, chain_page;
     uint64_t chain_serial;
@@ -55,6 +67,21 @@ int cache_reserve(llm_cache *, int64_t n, llm_error *err);
  * values. Of an evicted cache they are the next of those that it lost. */
 void cache_commit(llm_cache *, const int32_t *ids, int64_t n, int32_t depth);
 
+/* ---- late.h's side of it ---- */
+
+/* Learns the ids that some positions still lack; waits for the device if it must. */
+int cache_settle(llm_cache *, llm_error *err);
+/* Learns those that can be had without waiting; returns how many leading positions have theirs. */
+int64_t cache_known(llm_cache *);
+/* Room for one more late position: waits for those there are if there are too many. */
+int cache_reserve_late(llm_cache *, llm_error *err);
+/* The last position, which was committed, has entry i of these ids. */
+void cache_add_late(llm_cache *, llm_late *, int64_t i);
+/* Those from position n on are none of the cache's any more. */
+void cache_drop_late(llm_cache *, int64_t n);
+/* A fork of the first positions waits for the same. */
+int cache_copy_late(llm_cache *fork, const llm_cache *, llm_error *err);
+
 /* Layers that every position went through: a deeper pass cannot follow. */
 int32_t cache_depth(const llm_cache *);
 
@@ -77,6 +104,6 @@ int cache_append_page(llm_cache *, int32_t page, const int32_t *ids, int32_t dep
 
 /* Shares the pages of `like` that continue what an evicted cache has, as far as ids and depths
  * agree. */
-int cache_share(llm_cache *, const llm_cache *like, llm_error *err);
+int cache_share(llm_cache *, llm_cache *like, llm_error *err);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "../kernels/host.h"
 #include "../kernels/memory.h"
+#include "plugin.h"
 #include "tensor.h"
 
 #include <stdio.h>
@@ -18,12 +19,19 @@ static const kern_backend *find_backend(const char *name) {
     return NULL;
 }
 
+static bool is_plugin(const char *name) {
+    for (int i = 0; plugin_names[i]; i++)
+        if (strcmp(plugin_names[i], name) == 0) return true;
+    return false;
+}
+
 static int fail_unknown(const char *name, llm_error *err) {
     char known[128];
     int n = snprintf(known, sizeof known, "auto");
     for (int i = 0; kern_backends[i] && (size_t)n < sizeof known; i++)
         n += snprintf(known + n, sizeof known - (size_t)n, ", %s", kern_backends[i]->name);
-    return llm_fail(err, LLM_MISUSE, "unknown device '%.100s': known are %s", name, known);
+    return llm_fail(err, LLM_MISUSE, "unknown device '%.100s': known are %s, cuda, cuda:N", name,
+                    known);
 }
 
 /* LLMLUA_CPU forces an instruction tier of "cpu"; NULL is the best there is. */
@@ -44,30 +52,24 @@ static int read_tier(const char **tier, llm_error *err) {
     return 0;
 }
 
-llm_device *llm_device_open(const char *name, int n_threads, llm_error *err) {
-    if (!name || strcmp(name, "auto") == 0) name = "cpu";
-    const kern_backend *backend = find_backend(name);
-    if (!backend) {
-        fail_unknown(name, err);
-        return NULL;
-    }
-    if (n_threads < 0 || n_threads > MOST_THREADS) {
-        llm_fail(err, LLM_MISUSE, "threads must be between 0 and %d, got %d", MOST_THREADS,
-                 n_threads);
-        return NULL;
-    }
-    const int n_cores = kern_pool_cores(); /* more threads would only wait for each other */
-    kern_device_options options = {n_threads && n_threads < n_cores ? n_threads : n_cores, NULL};
-    if (strcmp(name, "cpu") == 0 && read_tier(&options.tier, err)) return NULL;
+/* A device without its kern. */
+static llm_device *device_new(const kern_backend *backend, llm_error *err) {
     llm_device *device = kern_alloc(sizeof *device);
-    if (!device) {
+    if (device) {
+        device->backend = backend;
+        device->references = 1;
+    } else {
         llm_fail_memory(err, sizeof *device, "a device");
-        return NULL;
     }
+    return device;
+}
+
+static llm_device *open_backend(const kern_backend *backend, const char *name,
+                                const kern_device_options *options, llm_error *err) {
+    llm_device *device = device_new(backend, err);
+    if (!device) return NULL;
     char message[256] = "";
-    device->backend = backend;
-    device->references = 1;
-    device->kern = backend->open(&options, message, sizeof message);
+    device->kern = backend->open(options, message, sizeof message);
     if (!device->kern) {
         if (*message)
             llm_fail(err, LLM_DEVICE, "cannot open device %s: %s", name, message);
@@ -76,12 +78,78 @@ llm_device *llm_device_open(const char *name, int n_threads, llm_error *err) {
         llm_device_close(device);
         return NULL;
     }
+    snprintf(device->note, sizeof device->note, "%s", backend->last_error(device->kern));
     device->pool = tensor_pool_open(device, err);
     if (!device->pool) {
         llm_device_close(device);
         return NULL;
     }
     return device;
+}
+
+/* "cuda:1" is "cuda" and 1; false: no such name. */
+static bool parse_name(const char *text, char *name, size_t name_bytes, int *index) {
+    const size_t n = strcspn(text, ":");
+    char *end;
+    *index = 0;
+    if (n >= name_bytes) return false;
+    snprintf(name, name_bytes, "%.*s", (int)n, text);
+    if (!text[n]) return is_plugin(name) || find_backend(name) != NULL;
+    const long i = strtol(text + n + 1, &end, 10);
+    if (text[n + 1] < '0' || text[n + 1] > '9' || *end || i > 999) return false;
+    *index = (int)i;
+    return is_plugin(name);
+}
+
+/* A GPU if one answers, else the CPU, with a note of why where there is a plug-in for GPUs. */
+static llm_device *open_auto(const llm_device_options *o, llm_error *err) {
+    llm_error why = {LLM_OK, ""};
+    llm_device_options asked = *o;
+    bool is_absent;
+    if (plugin_load("cuda", o->cuda_lib, &is_absent, &why)) {
+        asked.name = "cuda";
+        llm_device *device = llm_device_open(&asked, &why);
+        if (device) return device;
+    }
+    asked.name = "cpu";
+    llm_device *device = llm_device_open(&asked, err);
+    if (device && !is_absent)
+        snprintf(device->note, sizeof device->note, "computing on the CPU: %s", why.message);
+    return device;
+}
+
+const char *llm_device_default(void) {
+    const char *name = getenv("LLMLUA_DEVICE");
+    return name && *name ? name : "auto";
+}
+
+llm_device *llm_device_open(const llm_device_options *o, llm_error *err) {
+    char name[32];
+    int index;
+    const int n_threads = o->n_threads;
+    if (n_threads < 0 || n_threads > MOST_THREADS) {
+        llm_fail(err, LLM_MISUSE, "threads must be between 0 and %d, got %d", MOST_THREADS,
+                 n_threads);
+        return NULL;
+    }
+    const char *wanted = o->name && strcmp(o->name, "auto") != 0 ? o->name : llm_device_default();
+    if (strcmp(wanted, "auto") == 0) return open_auto(o, err);
+    if (!parse_name(wanted, name, sizeof name, &index)) {
+        fail_unknown(wanted, err);
+        return NULL;
+    }
+    const bool loads = is_plugin(name);
+    const kern_backend *backend =
+        loads ? plugin_load(name, strcmp(name, "cuda") == 0 ? o->cuda_lib : NULL, NULL, err)
+              : find_backend(name);
+    if (!backend) return NULL;
+    const int n_cores = kern_pool_cores(); /* more threads would only wait for each other */
+    kern_device_options options = {.n_threads =
+                                       n_threads && n_threads < n_cores ? n_threads : n_cores,
+                                   .index = index,
+                                   .invariant = o->invariant};
+    if (strcmp(name, "cpu") == 0 && read_tier(&options.tier, err)) return NULL;
+    return open_backend(backend, wanted, &options, err);
 }
 
 llm_device *device_retain(llm_device *device) {
@@ -99,6 +167,8 @@ void llm_device_close(llm_device *device) {
 const char *llm_device_describe(llm_device *device) {
     return device->backend->describe(device->kern);
 }
+
+const char *llm_device_note(llm_device *device) { return *device->note ? device->note : NULL; }
 
 bool llm_device_pressed(llm_device *device) {
     if (!tensor_pool_pressed(device->pool)) return false;
@@ -120,6 +190,14 @@ void llm_device_stats(llm_device *device, llm_stats *out) {
                        .prefix_tokens = device->prefix_tokens,
                        .pages_used = device->pages_used,
                        .tensor_bytes = tensor_pool_bytes(device->pool)};
+}
+
+int llm_device_peak(llm_device *device, llm_peak what, int64_t size, double *out, llm_error *err) {
+    const kern_peak peak = what == LLM_PEAK_READ ? KERN_PEAK_READ : KERN_PEAK_PRODUCTS;
+    *out = 0;
+    if (!device->backend->measure) return 0;
+    const int code = device->backend->measure(device->kern, peak, (size_t)size, out);
+    return device_check(device, code, "a peak", err);
 }
 
 int device_check(llm_device *device, int code, const char *what, llm_error *err) {

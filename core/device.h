@@ -16,6 +16,7 @@ struct llm_device {
     double tensor_s; /* seconds in operations on tensors */
     int64_t pages_used;
     struct tensor_pool *pool; /* tensor.c's */
+    char note[320];           /* what a user should know of it */
 };
 
 llm_device *device_retain(llm_device *);

@@ -3,15 +3,12 @@
 
 /* Fails before anything is computed if there are too few pages for the whole feed. */
 static int check_pages(const llm_request *r, llm_error *err) {
-    const page_pool *pool = &r->info.model->pages;
+    page_pool *pool = &r->info.model->pages;
     int64_t n = 0;
     if (pool->store) return 0; /* some may come from there */
     for (int64_t i = 0; i < r->n_parts; i++)
         n += cache_pages_needed(r->parts[i].cache, r->parts[i].count, false);
-    if (n <= pages_available(pool)) return 0;
-    return llm_fail(err, LLM_CACHE_FULL,
-                    "cache full: %d of %d pages used, %lld requested (--pages)", pool->n_used,
-                    pool->n_pages, (long long)n);
+    return pages_check(pool, n, err);
 }
 
 /* Closes the request unless it is done. */

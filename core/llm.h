@@ -67,13 +67,38 @@ typedef struct llm_watch {
     void *data;
 } llm_watch;
 
-/* "cpu", "ref" or "auto" (the best one there is). n_threads: at most the cores this
- * process may use; 0: as many. The
- * environment's LLMLUA_CPU forces a tier of "cpu". Devices are counted: models and tensors hold
+typedef struct llm_device_options {
+    /* "cpu", "ref", "cuda" (the first GPU; "cuda:1" the next), "cuda-emulated" (for tests), or
+     * "auto" or NULL: what LLMLUA_DEVICE of the environment names, else cuda where a GPU answers,
+     * else cpu. */
+    const char *name;
+    int n_threads;        /* of the CPU, at most the cores this process may use; 0: as many */
+    const char *cuda_lib; /* the file of the CUDA plug-in; NULL: beside the program */
+    bool invariant; /* on a GPU a row's results are the same bits in any batch, at some cost; the
+                       CPU's always are */
+} llm_device_options;
+
+/* The environment's LLMLUA_CPU forces a tier of "cpu". Devices are counted: models and tensors hold
  * theirs. */
-llm_device *llm_device_open(const char *name, int n_threads, llm_error *err);
+llm_device *llm_device_open(const llm_device_options *, llm_error *err);
 void llm_device_close(llm_device *);
+const char *llm_device_default(void); /* LLMLUA_DEVICE, else "auto" */
 const char *llm_device_describe(llm_device *); /* "cpu: avx2, 2 threads" */
+const char *llm_device_note(llm_device *);     /* a line that a user should know of it, or NULL */
+
+/* What could be opened. */
+typedef struct llm_device_info {
+    char device[32];            /* its name: "cpu", "cuda:1" */
+    char name[128];             /* of the hardware */
+    char reason[320];           /* why it cannot be opened; else empty */
+    uint64_t bytes, bytes_free; /* its memory */
+    int compute;                /* GPU: compute capability, 10 · major + minor; else 0 */
+    int driver, runtime;        /* GPU: CUDA of the driver and of the plug-in, 1000 · major + 10 ·
+                                   minor; else 0 */
+} llm_device_info;
+
+/* Device i of the list, cuda, cpu and ref in this order; false: there are no more. */
+bool llm_device_list(int i, const char *cuda_lib, llm_device_info *out);
 
 typedef struct llm_stats {
     uint64_t launches, syncs, bytes_up, bytes_down, forward_rows, prefix_tokens, passes;
@@ -82,6 +107,12 @@ typedef struct llm_stats {
     double lua_s, step_s;
 } llm_stats;
 void llm_device_stats(llm_device *, llm_stats *out);
+
+typedef enum llm_peak { LLM_PEAK_READ, LLM_PEAK_PRODUCTS } llm_peak;
+/* What the device can do at best, measured now: bytes of its memory read a second, of so many, or
+ * operations a second of a product of bf16 matrices of so many rows and columns (a multiple of
+ * 64). *out is 0 where that is not known: on the CPU. */
+int llm_device_peak(llm_device *, llm_peak, int64_t size, double *out, llm_error *err);
 
 /* True when the tensor pool's budget is used up: the binding then collects garbage before its call.
  */
@@ -101,6 +132,7 @@ typedef struct llm_options {
      * NULL: what the environment's LLMLUA_WEIGHT_CACHE says in these words, else the user's cache
      * folder. Nothing fails for it. */
     const char *weight_cache;
+    uint64_t random; /* not 0: matrices are random numbers of this seed, whatever the file holds */
     /* The cpu device takes F16 weights rounded to BF16, and where its processor multiplies pairs of
      * those, activations too. Does nothing without F16 matrices; ref refuses it. */
     bool f16_as_bf16;
@@ -207,6 +239,9 @@ typedef struct llm_profile {
 int llm_model_set_profile(llm_model *, bool on, llm_error *err);
 bool llm_model_get_profile(const llm_model *, llm_profile *out); /* false: it is off */
 llm_cost llm_model_get_cost(const llm_model *, int64_t i);       /* of operation i of the plan */
+/* Adds to the profile, which must be on, what one more id of each of so many sequences that hold
+ * n_past positions would cost, but for seconds: nothing runs. */
+int llm_model_count_step(llm_model *, int64_t n_sequences, int64_t n_past, llm_error *err);
 
 /* ---- caches ---- */
 
@@ -214,7 +249,9 @@ llm_cache *llm_cache_new(llm_model *, llm_error *err);
 void llm_cache_close(llm_cache *);
 llm_model *llm_cache_model(const llm_cache *);
 int64_t llm_cache_length(const llm_cache *);
-const int32_t *llm_cache_tokens(const llm_cache *); /* length ids */
+/* length ids, valid until the cache changes. Waits for choices that were fed unread; NULL with err
+ * where one of them could not be made. */
+const int32_t *llm_cache_tokens(llm_cache *, llm_error *err);
 /* A cache of the first n tokens; pages are shared until one side writes. */
 llm_cache *llm_cache_fork(llm_cache *, int64_t n, llm_error *err);
 int llm_cache_truncate(llm_cache *, int64_t n, llm_error *err);
@@ -340,6 +377,17 @@ typedef struct llm_tensor_info {
     int64_t n_rows, n_columns;
     int64_t step; /* feeds of its cache (of several, the most) when its logits were made; 0: none */
 } llm_tensor_info;
+
+/* A choice (argmax, the k best, a draw) on a device with its own memory is late until the host has
+ * read it. llm_late_of sets its ids out for the host, as they are now, without waiting; the tensor
+ * may change afterwards. NULL with err on failure. */
+typedef struct llm_late llm_late;
+bool llm_tensor_is_late(const llm_tensor *);
+llm_late *llm_late_of(llm_tensor *, llm_error *err);
+/* Waits for the ids, not for what was queued after them. NULL with err on failure: a row could not
+ * be chosen from. */
+const int32_t *llm_late_read(llm_late *, llm_error *err);
+void llm_late_close(llm_late *); /* accepts NULL */
 
 llm_tensor *llm_tensor_new(llm_device *, llm_dtype, int64_t n_rows, int64_t n_columns,
                            const void *data, llm_error *err); /* data row-major, or NULL: zeros */

@@ -1,5 +1,6 @@
 /* ops.c: operands, results and checks of the operations on tensors. */
 #include "ops.h"
+#include "late.h"
 
 #include "../kernels/memory.h"
 
@@ -68,6 +69,7 @@ int ops_result(ops_call *c, llm_tensor *x, llm_dtype dtype, int64_t n_rows, int6
                bool apart, llm_error *err) {
     const bool in_place = *c->out != NULL;
     if (in_place && check_in_place(c, x, dtype, n_rows, n_columns, err)) return -1;
+    if (in_place) late_forget(x);
     c->y = in_place && !apart ? x : tensor_alloc(c->device, dtype, n_rows, n_columns, err);
     return c->y ? 0 : -1;
 }

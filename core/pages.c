@@ -40,7 +40,7 @@ static void count_used(page_pool *pool, int32_t n) {
 
 static void page_free(page_pool *pool, int32_t page) {
     pool->references[page] = 0;
-    pool->free[pool->n_free++] = page;
+    pool->free[pool->n_lost + pool->n_free++] = page;
 }
 
 /* The page that has rested longest becomes free. */
@@ -51,15 +51,37 @@ static void drop_oldest(page_pool *pool) {
     page_free(pool, page);
 }
 
+/* The device has no memory for the free pages: one that was used before would have its own. They
+ * are asked for again when pages are short. */
+static void lose_pages(page_pool *pool) {
+    pool->n_lost += pool->n_free;
+    pool->n_free = 0;
+}
+
+int pages_check(page_pool *pool, int64_t n, llm_error *err) {
+    if (n > pages_available(pool)) {
+        pool->n_free += pool->n_lost;
+        pool->n_lost = 0;
+    }
+    if (n <= pages_available(pool)) return 0;
+    return llm_fail(err, LLM_CACHE_FULL,
+                    "cache full: %d of %d pages used, %lld more requested (--pages)", pool->n_used,
+                    pool->n_pages, (long long)n);
+}
+
 int page_take(page_pool *pool, int32_t *page, llm_error *err) {
-    if (pages_available(pool) == 0)
-        return llm_fail(err, LLM_CACHE_FULL,
-                        "cache full: %d of %d pages used, 1 more requested (--pages)", pool->n_used,
-                        pool->n_pages);
+    if (pages_check(pool, 1, err)) return -1;
     if (pool->n_free == 0) drop_oldest(pool);
-    int32_t taken = pool->free[pool->n_free - 1];
+    int32_t taken = pool->free[pool->n_lost + pool->n_free - 1];
     llm_device *device = pool->device;
     int code = device->backend->page_reserve(device->kern, pool->kern, taken);
+    if (code == KERN_NO_MEMORY && pool->n_used > 0) lose_pages(pool);
+    if (code == KERN_NO_MEMORY && pool->store && pool->store->n_resting) {
+        lose_pages(pool);
+        drop_oldest(pool);
+        taken = pool->free[pool->n_lost + pool->n_free - 1];
+        code = device->backend->page_reserve(device->kern, pool->kern, taken);
+    }
     if (device_check(device, code, "a cache page", err)) return -1;
     pool->n_free--;
     count_used(pool, 1);

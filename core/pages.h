@@ -14,12 +14,16 @@ typedef struct page_pool {
     int32_t *references;             /* caches that hold it, and its entry in the store; 0: free */
     int32_t *free;                   /* stack of free page numbers */
     int32_t n_free;
+    int32_t n_lost; /* below them: pages that the device had no memory for */
     prefix_store *store;  /* NULL: prefixes are not shared */
     uint64_t last_serial; /* of the store that was dropped */
 } page_pool;
 
 int pages_open(page_pool *, llm_device *, const kern_kv_shape *, int32_t n_pages, llm_error *err);
 void pages_close(page_pool *); /* accepts a zeroed one */
+
+/* Whether so many can be taken, as far as the budget goes: cache_full if not. */
+int pages_check(page_pool *, int64_t n, llm_error *err);
 
 /* A page with memory and one reference; the oldest of those that only the store holds if none is
  * free. */

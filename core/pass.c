@@ -244,6 +244,44 @@ static int run_heads(passes *s, llm_error *err) {
     return 0;
 }
 
+/* Ids that only the device knows go to their rows there. */
+static int place_late(passes *s, llm_error *err) {
+    llm_device *device = s->model->device;
+    for (int32_t i = 0; i < s->n_chunks; i++) {
+        const pass_chunk *c = &s->chunks[i];
+        llm_late *late = c->request->late;
+        if (!late || late_known(late)) continue;
+        int32_t n = 1; /* neighbours in both */
+        while (i + n < s->n_chunks && s->chunks[i + n].request == c->request &&
+               c[n].part->first == c->part->first + n)
+            n++;
+        int code = device->backend->copy(
+            device->kern, &s->device_ids->buffer, (size_t)c->first_row * sizeof(int32_t),
+            &late_tensor(late)->buffer, (size_t)c->part->first * sizeof(int32_t),
+            (size_t)n * sizeof(int32_t));
+        if (device_check(device, code, "the ids of a pass", err)) return -1;
+        i += n - 1;
+    }
+    return 0;
+}
+
+/* The ids that the host knows. */
+static int write_ids(passes *s, llm_error *err) {
+    llm_device *device = s->model->device;
+    bool any = false;
+    for (int32_t i = 0; i < s->n_chunks; i++) {
+        const pass_chunk *c = &s->chunks[i];
+        const llm_late *late = c->request->late;
+        const int32_t *known = late ? late_known(late) : NULL;
+        if (known) memcpy(s->ids + c->first_row, known + c->part->first, sizeof *known);
+        any = any || !late || known;
+    }
+    if (!any) return 0;
+    int code = device->backend->write(device->kern, &s->device_ids->buffer, 0, s->ids,
+                                      (size_t)s->n_rows * sizeof *s->ids);
+    return device_check(device, code, "the ids of a pass", err);
+}
+
 int pass_run(passes *s, llm_error *err) {
     llm_model *m = s->model;
     kern_batch batch = {.n_rows = s->n_rows,
@@ -253,9 +291,7 @@ int pass_run(passes *s, llm_error *err) {
                         .parents = s->has_parents ? s->parents : NULL,
                         .stop = m->watch.stop,
                         .profile = m->profile};
-    int code = m->device->backend->write(m->device->kern, &s->device_ids->buffer, 0, s->ids,
-                                         (size_t)s->n_rows * sizeof *s->ids);
-    if (device_check(m->device, code, "the ids of a pass", err)) return -1;
+    if (write_ids(s, err) || place_late(s, err)) return -1;
     m->device->forward_rows += (uint64_t)s->n_rows;
     return run_layers(s, &batch, err) || run_heads(s, err) ? -1 : 0;
 }

@@ -8,6 +8,7 @@
 int llm_cache_evict(llm_cache *c, llm_error *err) {
     if (c->refill || (c->feeding && c->feeding->info.n_fed))
         return llm_fail(err, LLM_MISUSE, "the cache is being fed by a forward pass");
+    if (cache_settle(c, err)) return -1; /* what comes back is computed from the ids */
     cache_undo(c, 0, true);
     c->is_foreign = false; /* what comes back is computed */
     return 0;

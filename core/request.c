@@ -136,6 +136,16 @@ static int open_parts(llm_request *r, const llm_feed *f, llm_error *err) {
 }
 
 /* ids come as a host list or as an i32 tensor; the host copy is what caches remember. */
+/* A choice that nobody has read is fed as it lies on the device, if each cache gets one id of it.
+ */
+static int take_late(llm_request *r, llm_tensor *t, llm_error *err) {
+    if (!t->is_choice || t->device != r->info.model->device || t->device->backend->host_memory ||
+        (t->late && late_known(t->late)) || r->info.n_ids != r->n_parts)
+        return 0;
+    r->late = llm_late_of(t, err);
+    return r->late ? 0 : -1;
+}
+
 static int take_ids(llm_request *r, const llm_feed *f, llm_error *err) {
     int64_t n = r->info.n_ids;
     if (f->ids) {
@@ -147,6 +157,8 @@ static int take_ids(llm_request *r, const llm_feed *f, llm_error *err) {
                             "ids must be an i32 tensor of %lld entries, got %s %lld × %lld",
                             (long long)n, t->info.dtype == LLM_I32 ? "i32" : "f32",
                             (long long)t->info.n_rows, (long long)t->info.n_columns);
+        if (!f->parents && take_late(r, t, err)) return -1;
+        if (r->late) return 0;
         if (llm_tensor_read(t, 0, n, r->ids, err)) return -1;
     }
     return model_check_ids(r->info.model, r->ids, (size_t)n, err);
@@ -175,7 +187,9 @@ static int take_trees(llm_request *r, const int32_t *parents, llm_error *err) {
 
 static int check_contexts(const llm_request *r, const llm_feed *f, llm_error *err) {
     for (int64_t i = 0; i < r->n_parts; i++)
-        if (cache_check_context(f->caches[i], f->counts[i], err)) return -1;
+        if (cache_check_context(f->caches[i], f->counts[i], err) ||
+            (r->late && cache_reserve_late(f->caches[i], err)))
+            return -1;
     return 0;
 }
 
@@ -219,6 +233,10 @@ llm_request *llm_request_open_score(llm_model *m, llm_cache *c, const int32_t *i
     int64_t count = (int64_t)n;
     llm_request *r = request_new(m, REQUEST_SCORE, 1, count + 1, err);
     if (!r) return NULL;
+    if (cache_settle(c, err)) {
+        llm_request_close(r);
+        return NULL;
+    }
     r->ids[0] = c->ids[c->n - 1];
     memcpy(r->ids + 1, ids, n * sizeof *ids);
     r->targets = llm_tensor_new(m->device, LLM_I32, count, 1, ids, err);
@@ -305,6 +323,7 @@ void llm_request_close(llm_request *r) {
     kern_free(r->parents);
     kern_free(r->parts);
     kern_free(r->ids);
+    llm_late_close(r->late);
     llm_model_close(r->info.model);
     kern_free(r);
 }
@@ -339,7 +358,9 @@ int request_reuse(llm_request *r, llm_error *err) {
 }
 
 void request_commit(llm_request *r, request_part *p, int64_t n) {
-    cache_commit(p->fed, r->ids + p->first + p->n_fed, n, r->depth);
+    const int32_t *known = r->late ? late_known(r->late) : r->ids;
+    cache_commit(p->fed, (known ? known : r->ids) + p->first + p->n_fed, n, r->depth);
+    if (!known) cache_add_late(p->fed, r->late, p->first);
     p->n_fed += n;
     r->info.n_fed += n;
     if (!r->parents) cache_publish(p->fed);

@@ -27,6 +27,7 @@ struct llm_request {
     int64_t n_parts;
     request_part *parts;
     int32_t *ids;     /* of all parts, one after the other */
+    llm_late *late;   /* or these, one a part, which the host may not know yet; then ids are 0 */
     int32_t *parents; /* of all; NULL unless one part is a tree */
     int32_t *layers;  /* hidden states wanted */
     int64_t n_layers;

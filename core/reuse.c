@@ -6,9 +6,10 @@
 
 #define SIZE KERN_PAGE_POSITIONS
 
-/* Leading pages that are full, not of a tree and of all layers. */
-static int32_t publishable(const llm_cache *c) {
-    int32_t n = (int32_t)(cache_plain(c) / SIZE);
+/* Leading pages that are full, not of a tree, of all layers and of known ids. */
+static int32_t publishable(llm_cache *c) {
+    int64_t known = cache_known(c), plain = cache_plain(c);
+    int32_t n = (int32_t)((known < plain ? known : plain) / SIZE);
     while (n > 0 && c->depths[n * SIZE - 1] < c->model->info.n_layers) n--;
     return n;
 }
@@ -60,7 +61,8 @@ static int64_t common_prefix(const llm_cache *c, const llm_cache *like) {
     return i;
 }
 
-int cache_share(llm_cache *c, const llm_cache *like, llm_error *err) {
+int cache_share(llm_cache *c, llm_cache *like, llm_error *err) {
+    if (cache_settle(like, err)) return -1;
     if (like == c || like->model != c->model || c->n % SIZE) return 0;
     int64_t n = common_prefix(c, like);
     if (n < c->n + c->n_lost) n -= n % SIZE; /* the last page is shared only with all that it has */

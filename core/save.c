@@ -89,6 +89,7 @@ static int write_positions(stream *s, llm_cache *c, llm_error *err) {
 }
 
 static int write_all(stream *s, llm_cache *c, bool sync, llm_error *err) {
+    if (cache_settle(c, err)) return -1;
     save_header h = header_of(c);
     if (stream_write(s, &h, sizeof h, err) ||
         stream_write(s, c->ids, (size_t)c->n * sizeof *c->ids, err) || write_positions(s, c, err))

@@ -51,7 +51,8 @@ static int note_page(passes *s, const llm_request *r, const request_part *p, llm
     const int32_t size = KERN_PAGE_POSITIONS;
     int32_t filled = (int32_t)(c->n % size);
     if (!s->model->pages.store || c->is_foreign || r->parents ||
-        r->depth != s->model->info.n_layers || p->count - p->n_fed < size - filled)
+        r->depth != s->model->info.n_layers || p->count - p->n_fed < size - filled || r->late ||
+        cache_known(c) < c->n)
         return 0;
     cache_publish(c);
     if (c->n_chained != c->n / size) return 0;
@@ -79,7 +80,8 @@ static int miss_pages(passes *s, size_t first, llm_request *r, const llm_error *
     for (size_t i = first; i < s->n_shares; i++)
         n += cache_pages_needed(s->shares[i].part->fed, s->shares[i].n, true);
     s->n_shares = first;
-    if (why->kind != LLM_CACHE_FULL) {
+    const bool is_short = why->kind == LLM_OUT_OF_MEMORY && s->model->pages.n_lost;
+    if (why->kind != LLM_CACHE_FULL && !is_short) {
         if (err) *err = *why;
         return -1;
     }

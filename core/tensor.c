@@ -1,5 +1,6 @@
 /* tensor.c: tensors and the pool that their memory comes from and returns to. */
 #include "tensor.h"
+#include "late.h"
 
 #include "../kernels/memory.h"
 
@@ -12,6 +13,7 @@
 #define KEPT_LEAST   (UINT64_C(8) << 20)
 #define KEPT_MOST    (UINT64_C(32) << 20)
 #define N_KEPT       1024
+#define MOST_LATE    4096 /* entries of a choice that the host keeps once it has read them */
 #define MOST_ENTRIES (INT64_C(1) << 40)
 
 struct tensor_pool {
@@ -196,6 +198,7 @@ llm_tensor *llm_tensor_new(llm_device *device, llm_dtype dtype, int64_t n_rows, 
 void llm_tensor_close(llm_tensor *t) {
     if (!t) return;
     llm_device *device = t->device;
+    late_forget(t);
     pool_give(device, t->buffer);
     kern_free(t);
     llm_device_close(device);
@@ -243,6 +246,10 @@ static int check_codes(const llm_tensor *t, int64_t first, int64_t count, const 
     return 0;
 }
 
+int tensor_check_codes(const llm_tensor *t, const int32_t *ids, int64_t n, llm_error *err) {
+    return check_codes(t, 0, n, ids, err);
+}
+
 int llm_tensor_read(llm_tensor *t, int64_t first, int64_t count, void *to, llm_error *err) {
     const int64_t n = t->info.n_rows * t->info.n_columns;
     if (first < 0 || count < 0 || first > n || count > n - first)
@@ -250,6 +257,15 @@ int llm_tensor_read(llm_tensor *t, int64_t first, int64_t count, void *to, llm_e
                         "entries %" PRId64 " … %" PRId64 " are outside a tensor of %" PRId64,
                         first + 1, first + count, n);
     if (!count) return 0;
+    const int32_t *ids = t->late ? late_known(t->late) : NULL;
+    if (!ids && (!t->is_choice || t->device->backend->host_memory || n > MOST_LATE))
+        return tensor_read(t, first, count, to, err);
+    if (!ids && !(ids = late_read_tensor(t, err))) return -1;
+    memcpy(to, ids + first, (size_t)count * sizeof *ids);
+    return 0;
+}
+
+int tensor_read(llm_tensor *t, int64_t first, int64_t count, void *to, llm_error *err) {
     const int code = t->device->backend->read(t->device->kern, &t->buffer, (size_t)first * 4, to,
                                               (size_t)count * 4);
     if (device_check(t->device, code, "reading a tensor", err)) return -1;

@@ -10,7 +10,8 @@ struct llm_tensor {
     kern_buffer buffer; /* from the device's pool */
     bool is_choice;     /* entries may be KERN_ID_NAN …: checked when read or fed */
     int64_t n_group_rows,
-        n_group_results; /* topk_joint: rows each group of results was chosen from */
+        n_group_results;   /* topk_joint: rows each group of results was chosen from */
+    struct llm_late *late; /* NULL, or what was read or fed of a choice (late.h) */
 };
 
 /* Contents undefined. NULL with err on failure. */
@@ -31,6 +32,12 @@ bool tensor_pool_pressed(const struct tensor_pool *);
 uint64_t tensor_pool_bytes(const struct tensor_pool *);
 /* The binding was told that the pool is pressed: the next allocation may widen the budget. */
 void tensor_pool_told(struct tensor_pool *);
+
+/* llm_tensor_read of entries that are there, always from the device. */
+int tensor_read(llm_tensor *, int64_t first, int64_t count, void *to, llm_error *err);
+
+/* Fails where one of all n entries of a choice is a code. */
+int tensor_check_codes(const llm_tensor *, const int32_t *ids, int64_t n, llm_error *err);
 
 /* Checks entries first … of a choice for codes now, which on some devices waits. Others pass. */
 int tensor_check(llm_tensor *, int64_t first, int64_t count, llm_error *err);

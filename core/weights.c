@@ -1,4 +1,6 @@
 /* weights.c: how the weights of a model come from its file, or an image, to the backend. */
+#include "../kernels/memory.h"
+#include "../kernels/random.h"
 #include "model.h"
 
 #include <string.h>
@@ -22,6 +24,7 @@ static void count_weights(llm_model *m) {
         bool looked_up = p->ops[i].kind == PLAN_EMBED || p->ops[i].kind == PLAN_EMBED_AT;
         if (w && !looked_up) info->weight_bytes_step += bytes_of(w);
         if (p->ops[i].kind == PLAN_MATMUL) m->weights[w - m->weights].product = true;
+        if (w && looked_up) m->weights[w - m->weights].looked_up = true;
     }
 }
 
@@ -54,10 +57,35 @@ static void take_stock(llm_model *m, const kern_binding *binding, double seconds
     if (hash) memcpy(m->hash, hash, sizeof m->hash);
 }
 
+/* Random matrices in memory of the model's own, for devices that read there; they may pack a second
+ * copy of them. */
+static int make_random(llm_model *m, uint64_t seed, llm_error *err) {
+    const size_t available = kern_memory_available();
+    if ((size_t)m->info.weight_bytes > available / 2)
+        return llm_fail(err, LLM_OUT_OF_MEMORY,
+                        "random weights for device %s: out of memory, they take twice %lld bytes, "
+                        "%zu are available",
+                        m->device->backend->name, (long long)m->info.weight_bytes, available);
+    for (int32_t i = 0; i < m->n_weights; i++) {
+        kern_weight *w = &m->weights[i];
+        if (w->n_rows == 1 && !w->product) continue;
+        if (w->slice)
+            return llm_fail(err, LLM_MISUSE, "random weights: %s is cut up, which only a GPU takes",
+                            w->name);
+        w->owned = kern_alloc((size_t)bytes_of(w));
+        if (!w->owned) return llm_fail_memory(err, (size_t)bytes_of(w), "random weights");
+        w->data = w->owned;
+        kern_random_blocks(w->format, seed + (uint64_t)i, w->owned, w->n_rows * w->n_columns);
+    }
+    return 0;
+}
+
 int model_bind_weights(llm_model *m, const llm_options *o, llm_error *err) {
     const double started = device_clock();
+    const bool host = m->device->backend->host_memory;
     count_weights(m);
-    m->image = image_open(m->file, o->weight_cache, m->watch.stop);
+    if (o->random && host && make_random(m, o->random, err)) return -1;
+    m->image = image_open(m->file, o->random ? "off" : o->weight_cache, m->watch.stop);
     kern_binding binding = {.weights = m->weights,
                             .n_weights = m->n_weights,
                             .f16_as_bf16 = o->f16_as_bf16,
@@ -65,6 +93,7 @@ int model_bind_weights(llm_model *m, const llm_options *o, llm_error *err) {
                             .progress = tell_progress,
                             .spent = release,
                             .data = m,
+                            .random = host ? 0 : o->random,
                             .image = image_calls(m->image)};
     int code = m->device->backend->bind(m->device->kern, &binding, &m->store);
     image_settle(m->image);

@@ -4,6 +4,7 @@
 #define KERN_HOST_H
 
 #include "kern.h"
+#include "rows.h"
 
 /* Instruction tiers of the cpu backend, in order; one that a machine lacks is served by the best of
  * its own below. A file named *_avx2.c is compiled for that tier
@@ -33,6 +34,8 @@ struct kern_device {
     char description[128]; /* describe */
 };
 
+int host_probe(int index, kern_device_info *out, int *n_devices, char *message,
+               size_t message_bytes);
 /* Opens the device with its pool; the tier is PLAIN unless the backend sets it. */
 kern_device *host_open(const kern_backend *, const kern_device_options *, char *message,
                        size_t message_bytes);
@@ -71,8 +74,6 @@ struct kern_pages {
     int32_t slab_pages;                    /* memory is taken for so many neighbours at a time */
     unsigned char **slabs;
 };
-/* A row of head_dim numbers as in files. 32 numbers are whole rows in all types. */
-size_t host_kv_row_bytes(kern_kv type, int32_t head_dim);
 static inline unsigned char *host_keys(const struct kern_pages *p, int32_t page, int32_t i_layer,
                                        int32_t head) {
     return p->pages[page] + (size_t)i_layer * p->layer_bytes +
@@ -99,7 +100,6 @@ void host_pages_close(kern_device *, kern_pages *);
 size_t host_page_bytes(const kern_kv_shape *);
 int host_page_reserve(kern_device *, kern_pages *, int32_t page);
 int host_page_copy(kern_device *, kern_pages *, int32_t to, int32_t from, int32_t n_positions);
-size_t host_position_bytes(const kern_kv_shape *);
 int host_page_read(kern_device *, kern_pages *, int32_t page, int32_t position, void *to);
 int host_page_write(kern_device *, kern_pages *, int32_t page, int32_t position, const void *from);
 
@@ -111,19 +111,16 @@ struct kern_work {
     void *scratch; /* the backend's own (quantised activations, attention partials) */
     size_t scratch_bytes;
 };
+/* The shape of its keys and values; NULL: it has no pages. */
+static inline const kern_kv_shape *host_kv(const struct kern_work *work) {
+    return work->pages ? &work->pages->shape : NULL;
+}
 int host_work_open(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
 void host_work_close(kern_device *, kern_work *);
 size_t host_work_bytes(const kern_work *);
 kern_buffer *host_work_buffer(kern_work *, int32_t i_buffer);
 
-/* Where a row of a batch stands. Slot and position are the same but for rows of a tree that do not
- * follow all rows before them. */
-typedef struct host_row {
-    int32_t i_sequence; /* -1: of none (a run of the head alone) */
-    int32_t position;   /* in its text: what turns its keys, and what attention sums in order of */
-    int32_t slot;       /* where its keys and values lie in the pages: n_past + row */
-    int32_t parent;     /* the row of the batch that it follows; -1: what was cached before */
-} host_row;
+typedef kern_row host_row;
 
 /* Fills rows[n_rows]; what is asked must fit what was opened and reserved. */
 int host_map_rows(kern_device *, const kern_work *, const kern_batch *, host_row *rows);
@@ -138,21 +135,14 @@ void host_gather_path(const kern_pages *, const kern_batch *, const host_row *ro
                       int32_t i_layer, int32_t head, int32_t from, int32_t to, unsigned char *keys,
                       unsigned char *values);
 
-/* Seconds of a clock that only goes forward. */
-double host_clock(void);
-
-/* Adds to the costs of operations first … first + count - 1 all but seconds. */
-void host_profile_add(kern_profile *, const kern_work *, const plan *, int32_t first, int32_t count,
-                      const kern_batch *, const host_row *rows);
-
 /* The entries of a backend's table that the functions above are. */
 #define HOST_OPS                                                                                   \
-    .close = host_close, .describe = host_describe, .last_error = host_last_error,                 \
-    .stats = host_stats, .alloc = host_alloc, .free = host_free, .write = host_write,              \
-    .read = host_read, .copy = host_copy, .pages_open = host_pages_open,                           \
+    .probe = host_probe, .close = host_close, .describe = host_describe,                           \
+    .last_error = host_last_error, .stats = host_stats, .alloc = host_alloc, .free = host_free,    \
+    .write = host_write, .read = host_read, .copy = host_copy, .pages_open = host_pages_open,      \
     .pages_close = host_pages_close, .page_bytes = host_page_bytes,                                \
     .page_reserve = host_page_reserve, .page_copy = host_page_copy,                                \
-    .position_bytes = host_position_bytes, .page_read = host_page_read,                            \
+    .position_bytes = kern_position_bytes, .page_read = host_page_read,                            \
     .page_write = host_page_write, .work_close = host_work_close, .work_bytes = host_work_bytes,   \
     .work_buffer = host_work_buffer
 

@@ -13,16 +13,6 @@
 #define SLAB_BYTES                                                                                 \
     ((size_t)8 << 20) /* at most, but for one page: a few of the system's huge pages */
 
-size_t host_kv_row_bytes(kern_kv type, int32_t head_dim) {
-    const size_t n = (size_t)head_dim;
-    switch (type) {
-    case KERN_KV_F32: return n * 4;
-    case KERN_KV_F16: return n * 2;
-    case KERN_KV_Q8_0: return n / Q8_BLOCK * Q8_BYTES;
-    }
-    return 0;
-}
-
 /* Scale: largest size / 127 as f16. What is not finite, or too large for it, makes the block NaN.
  */
 static void store_q8(const float *x, unsigned char *to) {
@@ -92,10 +82,10 @@ void host_copy_keys(kern_kv type, int32_t head_dim, unsigned char *to, int32_t t
 /* The sizes of a page of this shape; 0, or -1 when they overflow. */
 static int page_layout(const kern_kv_shape *shape, kern_pages *out) {
     out->shape = *shape;
-    out->key_row_bytes = host_kv_row_bytes(shape->type, shape->head_dim_k);
+    out->key_row_bytes = kern_kv_row_bytes(shape->type, shape->head_dim_k);
     const int32_t padded = shape->type == KERN_KV_Q8_0 ? 0 : -shape->head_dim_v & 15;
     out->value_row_bytes =
-        host_kv_row_bytes(shape->type, shape->head_dim_v) + host_kv_row_bytes(shape->type, padded);
+        kern_kv_row_bytes(shape->type, shape->head_dim_v) + kern_kv_row_bytes(shape->type, padded);
     size_t rows;
     if (__builtin_mul_overflow((size_t)shape->n_heads_kv, (size_t)KERN_PAGE_POSITIONS, &rows) ||
         __builtin_mul_overflow(rows, out->key_row_bytes + out->value_row_bytes,
@@ -113,11 +103,7 @@ size_t host_page_bytes(const kern_kv_shape *shape) {
 int host_pages_open(kern_device *device, const kern_kv_shape *shape, int32_t n_pages,
                     kern_pages **out) {
     *out = NULL;
-    if (shape->type == KERN_KV_Q8_0 &&
-        (shape->head_dim_k % Q8_BLOCK != 0 || shape->head_dim_v % Q8_BLOCK != 0))
-        return host_fail(device, KERN_UNSUPPORTED,
-                         "kv q8_0 asks head sizes that are multiples of %d, these are %d and %d",
-                         Q8_BLOCK, shape->head_dim_k, shape->head_dim_v);
+    if (kern_kv_check(shape, device->message, sizeof device->message)) return KERN_UNSUPPORTED;
     kern_pages *pages = kern_alloc(sizeof *pages);
     if (pages && page_layout(shape, pages) == 0) {
         const size_t fit = pages->page_bytes ? SLAB_BYTES / pages->page_bytes : 1;
@@ -176,16 +162,6 @@ int host_page_copy(kern_device *device, kern_pages *pages, int32_t to, int32_t f
     return KERN_OK;
 }
 
-size_t host_position_bytes(const kern_kv_shape *shape) {
-    const size_t bytes = host_kv_row_bytes(shape->type, shape->head_dim_k) +
-                         host_kv_row_bytes(shape->type, shape->head_dim_v);
-    size_t heads, all;
-    if (__builtin_mul_overflow((size_t)shape->n_layers, (size_t)shape->n_heads_kv, &heads) ||
-        __builtin_mul_overflow(heads, bytes, &all))
-        return SIZE_MAX;
-    return all;
-}
-
 /* Visits the rows of one position in the order of files; copies to or from plain bytes. */
 static void position_copy(const kern_pages *pages, int32_t page, int32_t position,
                           unsigned char *out, const unsigned char *in) {
@@ -193,7 +169,7 @@ static void position_copy(const kern_pages *pages, int32_t page, int32_t positio
     assert(position >= 0 && position < KERN_PAGE_POSITIONS);
     const kern_kv_shape *shape = &pages->shape;
     const size_t key_bytes = pages->key_row_bytes;
-    const size_t value_bytes = host_kv_row_bytes(shape->type, shape->head_dim_v);
+    const size_t value_bytes = kern_kv_row_bytes(shape->type, shape->head_dim_v);
     size_t done = 0;
     for (int32_t layer = 0; layer < shape->n_layers; layer++) {
         for (int32_t head = 0; head < shape->n_heads_kv; head++, done += key_bytes) {
@@ -216,7 +192,7 @@ static void position_copy(const kern_pages *pages, int32_t page, int32_t positio
 int host_page_read(kern_device *device, kern_pages *pages, int32_t page, int32_t position,
                    void *to) {
     position_copy(pages, page, position, to, NULL);
-    device->stats.bytes_down += host_position_bytes(&pages->shape);
+    device->stats.bytes_down += kern_position_bytes(&pages->shape);
     device->stats.syncs++;
     return KERN_OK;
 }
@@ -226,7 +202,7 @@ int host_page_write(kern_device *device, kern_pages *pages, int32_t page, int32_
     const int code = host_page_reserve(device, pages, page);
     if (code) return code;
     position_copy(pages, page, position, NULL, from);
-    device->stats.bytes_up += host_position_bytes(&pages->shape);
+    device->stats.bytes_up += kern_position_bytes(&pages->shape);
     return KERN_OK;
 }
 

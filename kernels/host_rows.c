@@ -5,62 +5,12 @@
 #include <assert.h>
 #include <string.h>
 
-/* Rows, pages and parents of sequence i are within what was opened and reserved. */
-static int check_sequence(kern_device *device, const kern_work *work, const kern_batch *batch,
-                          int32_t i) {
-    const kern_sequence *q = &batch->sequences[i];
-    if (q->n_past < 0 || q->n_rows < 0 || q->first_row < 0 ||
-        q->first_row > batch->n_rows - q->n_rows)
-        return host_fail(device, KERN_DEVICE, "sequence %d: rows %d + %d of %d", i + 1,
-                         q->first_row, q->n_rows, batch->n_rows);
-    const int64_t n_positions = (int64_t)q->n_past + q->n_rows;
-    for (int64_t j = 0; j * KERN_PAGE_POSITIONS < n_positions; j++) {
-        const int32_t page = q->pages[j];
-        if (page < 0 || page >= work->pages->n_pages || !work->pages->pages[page])
-            return host_fail(device, KERN_DEVICE, "page %d of sequence %d is not reserved", page,
-                             i + 1);
-    }
-    for (int32_t j = 0; batch->parents && j < q->n_rows; j++) {
-        const int32_t parent = batch->parents[q->first_row + j];
-        if (parent < 0 || parent > j)
-            return host_fail(device, KERN_DEVICE, "parent %d of row %d of sequence %d", parent,
-                             j + 1, i + 1);
-    }
-    return KERN_OK;
-}
-
-/* A position is that of the row before it on the path, and one more. */
-static void map_sequence(const kern_batch *batch, int32_t i, host_row *rows) {
-    const kern_sequence *q = &batch->sequences[i];
-    for (int32_t j = 0; j < q->n_rows; j++) {
-        const int32_t parent = batch->parents ? batch->parents[q->first_row + j] : j;
-        rows[q->first_row + j] = (host_row){
-            .i_sequence = i,
-            .position = parent ? rows[q->first_row + parent - 1].position + 1 : q->n_past,
-            .slot = q->n_past + j,
-            .parent = parent ? q->first_row + parent - 1 : -1,
-        };
-    }
-}
-
 int host_map_rows(kern_device *device, const kern_work *work, const kern_batch *batch,
                   host_row *rows) {
-    if (batch->n_rows < 0 || batch->n_rows > work->max_rows)
-        return host_fail(device, KERN_DEVICE, "%d rows in a pass of at most %d", batch->n_rows,
-                         work->max_rows);
-    for (int32_t t = 0; t < batch->n_rows; t++)
-        rows[t] = (host_row){.i_sequence = -1, .parent = -1};
-    int64_t n_rows = 0;
-    for (int32_t i = 0; i < batch->n_sequences; i++) {
-        const int code = check_sequence(device, work, batch, i);
-        if (code) return code;
-        n_rows += batch->sequences[i].n_rows;
-        if (n_rows > batch->n_rows)
-            return host_fail(device, KERN_DEVICE, "sequences of %lld rows in a pass of %d",
-                             (long long)n_rows, batch->n_rows);
-        map_sequence(batch, i, rows);
-    }
-    return KERN_OK;
+    const kern_pages *pages = work->pages;
+    const kern_limits most = {work->max_rows, pages ? pages->n_pages : 0,
+                              pages ? pages->pages : NULL};
+    return kern_map_rows(batch, &most, rows, device->message, sizeof device->message);
 }
 
 /* Keys and values in slots slot … slot + n - 1, all of one page, to positions i … of the copy, all

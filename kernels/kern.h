@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KERN_ABI 3
+#define KERN_ABI 4
 
 /* Codes of every operation. The message, if any, is the device's last_error(). */
 enum {
@@ -24,6 +24,7 @@ enum {
 typedef struct kern_device kern_device; /* private to the backend */
 typedef struct kern_pages kern_pages;   /* private to the backend */
 typedef struct kern_work kern_work;     /* private to the backend */
+typedef struct kern_fetch kern_fetch;   /* private to the backend */
 typedef struct kern_store kern_store;   /* private to the backend */
 
 /* Device memory. `data` is an address the host may use if the backend says host_memory. */
@@ -38,6 +39,8 @@ typedef struct kern_tensor {
     size_t offset;
     int64_t n_rows, n_columns;
 } kern_tensor;
+
+#define KERN_FETCH_MOST 256 /* bytes */
 
 typedef enum kern_kv { KERN_KV_F32, KERN_KV_F16, KERN_KV_Q8_0 } kern_kv;
 
@@ -91,7 +94,18 @@ typedef struct kern_batch {
 typedef struct kern_device_options {
     int n_threads;
     const char *tier; /* CPU: plain, neon, avx2, avxvnni, avx512; NULL: the best there is */
+    int index;        /* which of several GPUs, from 0 on */
+    bool invariant;   /* GPU: the same bits for a row in any batch, which the CPU has always */
 } kern_device_options;
+
+/* What there is to compute on, before it is opened. */
+typedef struct kern_device_info {
+    char name[128];             /* of the hardware */
+    uint64_t bytes, bytes_free; /* its memory */
+    int32_t compute;            /* GPU: compute capability, 10 · major + minor; else 0 */
+    int32_t driver, runtime;    /* GPU: the newest CUDA the driver knows, and that of the plug-in,
+                                   as 1000 · major + 10 · minor; else 0 */
+} kern_device_info;
 
 typedef struct kern_stats {
     uint64_t launches, syncs, bytes_up, bytes_down;
@@ -126,6 +140,9 @@ typedef struct kern_binding {
     void (*spent)(void *data, const kern_weight *);
     void *data;              /* of the calls */
     const kern_image *image; /* or NULL */
+    /* Not 0 (where the host cannot see the memory): matrices are not read, they are random blocks
+     * of this seed (random.h), repeated. */
+    uint64_t random;
     size_t bytes;    /* out: memory taken for what was made; 0: weights are read where they are */
     bool from_image; /* out */
 } kern_binding;
@@ -135,6 +152,12 @@ typedef struct kern_key {
     uint64_t seed, stream;
     uint32_t position;
 } kern_key;
+
+/* What a device can do at best, measured as bandwidth.c and arithmetic.c measure the CPU. */
+typedef enum kern_peak {
+    KERN_PEAK_READ,    /* bytes of its memory read a second */
+    KERN_PEAK_PRODUCTS /* operations a second of a large product of bf16 matrices, f32 sums */
+} kern_peak;
 
 typedef enum kern_unary {
     KERN_EXP,
@@ -177,7 +200,12 @@ typedef struct kern_backend {
     kern_kv kv_default;
     uint8_t host_memory; /* buffers' data may be read and written by the host between operations */
 
-    /* NULL with a message, which is empty if memory is short */
+    /* Device `index` of those that could be opened. KERN_OK, or KERN_DEVICE with a message: why
+     * there is none, or that there are no more. n_devices (out): how many there are. */
+    int (*probe)(int index, kern_device_info *out, int *n_devices, char *message,
+                 size_t message_bytes);
+    /* NULL with a message, which is empty if memory is short. What last_error says of a device
+     * just opened is a line that its user should know. */
     kern_device *(*open)(const kern_device_options *options, char *message, size_t message_bytes);
     void (*close)(kern_device *);
     const char *(*describe)(kern_device *); /* "cpu: avx2, 2 threads" */
@@ -192,6 +220,13 @@ typedef struct kern_backend {
     int (*read)(kern_device *, const kern_buffer *from, size_t offset, void *to, size_t bytes);
     int (*copy)(kern_device *, kern_buffer *to, size_t to_offset, const kern_buffer *from,
                 size_t from_offset, size_t bytes);
+
+    /* Reads that do not wait, of at most KERN_FETCH_MOST bytes; both NULL where the host can see
+     * the memory. fetch queues the copy; fetched waits until it is there, though not for what was
+     * queued after it, and ends it. With `to` NULL it only ends it. */
+    int (*fetch)(kern_device *, const kern_buffer *from, size_t offset, size_t bytes,
+                 kern_fetch **out);
+    int (*fetched)(kern_device *, kern_fetch *, void *to);
 
     /* weights: `bound` may be set; the file stays mapped until unbind, which frees all that bind
      * made. bind fails as a whole, and then nothing is left of it. */
@@ -272,6 +307,10 @@ typedef struct kern_backend {
     /* a block of columns (4-byte entries): out[r, to + c] = x[r, from + c], c < count */
     int (*columns)(kern_device *, kern_tensor x, int64_t from, int64_t count, kern_tensor out,
                    int64_t to);
+
+    /* A peak of the device, a second: size is bytes to read, or rows and columns of the matrices (a
+     * multiple of 64). NULL: not known. */
+    int (*measure)(kern_device *, kern_peak, size_t size, double *out);
 } kern_backend;
 
 /* The backends built in; ends with NULL. */

@@ -19,9 +19,10 @@ typedef struct kern_weight {
     int64_t n_rows, n_columns;
     void *bound; /* what the backend made of it in bind (repacked, uploaded); NULL: uses data */
     const kern_format *bound_as; /* the format of that, if another than `format`; else NULL */
-    bool product; /* a PLAN_MATMUL multiplies by it; else its rows are looked up, or it is a vector
-                   */
-    bool slice;   /* rows of another weight, whose name it borrows */
+    bool product;                /* a PLAN_MATMUL multiplies by it */
+    bool looked_up; /* PLAN_EMBED or PLAN_EMBED_AT looks rows up; a tied head is both; neither: a
+                       vector, or a matrix whose slices are used */
+    bool slice;     /* rows of another weight, whose name it borrows */
     void *
         owned; /* core's: `data` where it is no part of the file (vectors made f32); NULL: mapped */
 } kern_weight;

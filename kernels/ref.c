@@ -241,9 +241,9 @@ static int run(kern_device *device, kern_work *work, const plan *p, int32_t firs
                const kern_batch *batch) {
     const int code = host_map_rows(device, work, batch, ((const ref_scratch *)work->scratch)->rows);
     if (code) return code;
-    const double began = batch->profile ? host_clock() : 0;
+    const double began = batch->profile ? kern_clock() : 0;
     for (int32_t i = first; i < first + count; i++) {
-        const double op_began = batch->profile ? host_clock() : 0;
+        const double op_began = batch->profile ? kern_clock() : 0;
         const plan_op *op = &p->ops[i];
         const int32_t in = op->in >= 0 ? op->in : op->out, out = op->out >= 0 ? op->out : op->in;
         ref_pass pass = {
@@ -262,11 +262,11 @@ static int run(kern_device *device, kern_work *work, const plan *p, int32_t firs
         load_vectors(op, work->scratch);
         kern_pool_run(device->pool, run_step, &pass);
         device->stats.launches++;
-        if (batch->profile) batch->profile->ops[i].seconds += host_clock() - op_began;
+        if (batch->profile) batch->profile->ops[i].seconds += kern_clock() - op_began;
     }
     if (batch->profile) {
-        batch->profile->run_s += host_clock() - began;
-        host_profile_add(batch->profile, work, p, first, count, batch,
+        batch->profile->run_s += kern_clock() - began;
+        kern_profile_add(batch->profile, host_kv(work), p, first, count, batch,
                          ((const ref_scratch *)work->scratch)->rows);
     }
     return ref_stopped(batch) ? KERN_INTERRUPTED : KERN_OK;

@@ -211,8 +211,11 @@ static int cache_tokens(lua_State *L) {
     int64_t count = n - first + 1;
     if (!lua_isnoneornil(L, 3)) count = bind_check_range(L, 3, "count", 0, count);
     lua_createtable(L, (int)count, 0);
+    llm_error err = {LLM_OK, ""};
     for (int64_t i = 0; i < count; i++) {
-        lua_pushinteger(L, llm_cache_tokens(bind_cache_live(L, h))[first - 1 + i]);
+        const int32_t *ids = llm_cache_tokens(bind_cache_live(L, h), &err);
+        if (!ids) bind_error_raise_engine(L, &err);
+        lua_pushinteger(L, ids[first - 1 + i]);
         lua_rawseti(L, -2, i + 1);
     }
     return 1;

@@ -58,7 +58,7 @@ static device_handle *device_new(lua_State *L) {
     return h;
 }
 
-/* Pushes the table of devices: a list of handles, and the same by "name:threads". */
+/* Pushes the table of devices: a list of handles, and the same by what was asked for. */
 static void devices_push(lua_State *L) {
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &devices_key) != LUA_TNIL) return;
     lua_pop(L, 1);
@@ -88,15 +88,16 @@ static void device_share(lua_State *L, int devices, int handle) {
     lua_rawseti(L, devices, n + 1);
 }
 
-llm_device *bind_device_get(lua_State *L, const char *name, int n_threads, llm_error *err) {
+llm_device *bind_device_get(lua_State *L, const llm_device_options *options, llm_error *err) {
     int top = lua_gettop(L), devices = top + 1, key = top + 2, handle = top + 3;
     devices_push(L);
-    lua_pushfstring(L, "%s:%d", name, n_threads);
+    lua_pushfstring(L, "%s|%d|%d|%s", options->name ? options->name : "auto", options->n_threads,
+                    options->invariant, options->cuda_lib ? options->cuda_lib : "");
     lua_pushvalue(L, key);
     if (lua_rawget(L, devices) == LUA_TNIL) {
         lua_pop(L, 1);
         device_handle *new = device_new(L);
-        new->device = llm_device_open(name, n_threads, err);
+        new->device = llm_device_open(options, err);
         if (!new->device) {
             lua_settop(L, top);
             return NULL;
@@ -116,7 +117,9 @@ llm_device *bind_device_get(lua_State *L, const char *name, int n_threads, llm_e
 llm_device *bind_device_default(lua_State *L) {
     llm_error err = {LLM_OK, ""};
     llm_device *device = binding_get_state(L)->device;
-    if (!device) device = bind_device_get(L, "cpu", 0, &err);
+    llm_device_options options = {.name = llm_device_default()};
+    if (strcmp(options.name, "auto") == 0) options.name = "cpu"; /* no GPU for a few numbers */
+    if (!device) device = bind_device_get(L, &options, &err);
     if (!device) bind_error_raise_engine(L, &err);
     return device;
 }
@@ -165,6 +168,47 @@ int bind_device_stats(lua_State *L) {
     return 1;
 }
 
+/* ---- what there is ---- */
+
+static void set_text(lua_State *L, const char *name, const char *text) {
+    if (!*text) return;
+    lua_pushstring(L, text);
+    lua_setfield(L, -2, name);
+}
+
+/* Two numbers with a point between them; 0: none. */
+static void set_version(lua_State *L, const char *name, int high, int low) {
+    if (!high) return;
+    lua_pushfstring(L, "%d.%d", high, low);
+    lua_setfield(L, -2, name);
+}
+
+/* llm.devices{cuda_lib = …} */
+int bind_device_list(lua_State *L) {
+    static const char *const known[] = {"cuda_lib", NULL};
+    llm_device_info info;
+    lua_settop(L, 1);
+    bind_check_options(L, 1, known);
+    const char *file =
+        bind_check_option(L, 1, "cuda_lib") ? bind_check_path(L, -1, "cuda_lib") : NULL;
+    lua_newtable(L);
+    for (int i = 0; llm_device_list(i, file, &info); i++) {
+        lua_createtable(L, 0, 8);
+        set_text(L, "device", info.device);
+        set_text(L, "name", info.name);
+        set_text(L, "reason", info.reason);
+        set_version(L, "compute", info.compute / 10, info.compute % 10);
+        set_version(L, "driver", info.driver / 1000, info.driver % 1000 / 10);
+        set_version(L, "runtime", info.runtime / 1000, info.runtime % 1000 / 10);
+        if (!*info.reason) {
+            set_integer(L, "memory", info.bytes);
+            set_integer(L, "memory_free", info.bytes_free);
+        }
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
 /* ---- calls of the engine ---- */
 
 void bind_engine_prepare(lua_State *L, llm_device *device) {
@@ -195,7 +239,7 @@ bool bind_engine_retry(lua_State *L, llm_error *err, int *n_tries) {
     if (!may_help || binding_get_state(L)->is_final) return false;
     if ((*n_tries)++ == 0)
         lua_gc(L, LUA_GCCOLLECT);
-    else if (err->kind != LLM_CACHE_FULL || !relieve(L))
+    else if (!relieve(L))
         return false;
     *err = (llm_error){LLM_OK, ""};
     return true;

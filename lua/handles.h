@@ -18,6 +18,7 @@
 #define CLASS_RNG      "llm.Rng"
 #define CLASS_SEQ      "llm.Seq"
 #define CLASS_REQUEST  "llm.Request"
+#define CLASS_LATE     "llm.Late"
 
 typedef struct model_handle {
     llm_model *model;
@@ -116,10 +117,11 @@ typedef struct binding_state {
 } binding_state;
 
 binding_state *binding_get_state(lua_State *L);
-/* The device of this state with that name and number of threads; opened once. NULL with err. */
-llm_device *bind_device_get(lua_State *L, const char *name, int n_threads, llm_error *err);
+/* The device of this state with those options; opened once. NULL with err. */
+llm_device *bind_device_get(lua_State *L, const llm_device_options *, llm_error *err);
 llm_device *bind_device_default(lua_State *L);
 int bind_device_stats(lua_State *L); /* llm.stats() */
+int bind_device_list(lua_State *L);  /* llm.devices() */
 
 /* Before a call that makes tensors. */
 void bind_engine_prepare(lua_State *L, llm_device *device);
@@ -145,6 +147,8 @@ int bind_model_load(lua_State *L); /* llm.load(path, opts) */
 void bind_model_register(lua_State *L);
 int bind_model_set_profile(lua_State *L);  /* profile.c: model:set_profile(on) */
 int bind_model_profile(lua_State *L);      /* model:profile() */
+int bind_model_count_step(lua_State *L);   /* model:count_step(n_sequences, n_past) */
+int bind_model_peak(lua_State *L);         /* model:peak(what, size) */
 void bind_model_add_forward(lua_State *L); /* forward.c: adds methods to the table on top */
 int bind_metadata_new(lua_State *L, int model);
 void bind_metadata_register(lua_State *L);

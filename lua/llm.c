@@ -23,7 +23,8 @@ static int llm_lua_allocations(lua_State *L) {
     return 1;
 }
 
-static const luaL_Reg functions[] = {{"error", bind_error_new},
+static const luaL_Reg functions[] = {{"devices", bind_device_list},
+                                     {"error", bind_error_new},
                                      {"load", bind_model_load},
                                      {"logits", bind_tensor_make_logits},
                                      {"reorder", bind_cache_reorder},

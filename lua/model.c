@@ -76,8 +76,8 @@ static int answer_push_ids(lua_State *L, answer *a) {
 /* ---- loading ---- */
 
 typedef struct load_request {
-    const char *path, *device;
-    int n_threads;
+    const char *path;
+    llm_device_options device;
     llm_options options;
 } load_request;
 
@@ -101,18 +101,24 @@ static const char *load_string(lua_State *L, const char *name, const char *other
 }
 
 static void load_read_options(lua_State *L, load_request *r) {
-    static const char *const known[] = {"device",       "threads",     "ctx",   "kv",
-                                        "pages",        "max_rows",    "piece", "eog",
-                                        "weight_cache", "f16_as_bf16", NULL};
+    static const char *const known[] = {
+        "device", "threads",      "ctx",      "kv",        "pages",       "max_rows", "piece",
+        "eog",    "weight_cache", "cuda_lib", "invariant", "f16_as_bf16", "random",   NULL};
     bind_check_options(L, 2, known);
-    r->device = load_string(L, "device", "auto");
-    r->n_threads = (int)load_integer(L, "threads", 0, 4096);
+    r->device.name = load_string(L, "device", "auto");
+    r->device.n_threads = (int)load_integer(L, "threads", 0, 4096);
+    r->device.cuda_lib = load_string(L, "cuda_lib", NULL);
+    if (bind_check_option(L, 2, "invariant")) {
+        r->device.invariant = bind_check_boolean(L, -1, "invariant");
+        lua_pop(L, 1);
+    }
     r->options.ctx = load_integer(L, "ctx", 1, INT32_MAX);
     r->options.kv = load_string(L, "kv", NULL);
     r->options.n_pages = load_integer(L, "pages", 1, INT32_MAX);
     r->options.max_rows = load_integer(L, "max_rows", 1, INT32_MAX);
     r->options.piece = load_integer(L, "piece", 1, INT32_MAX);
     r->options.weight_cache = load_string(L, "weight_cache", NULL);
+    r->options.random = (uint64_t)load_integer(L, "random", 0, LUA_MAXINTEGER);
     r->options.f16_as_bf16 = option_boolean(L, 2, "f16_as_bf16", false);
     r->options.n_eog = -1;
     if (bind_check_option(L, 2,
@@ -127,7 +133,7 @@ static void load_read_options(lua_State *L, load_request *r) {
 
 static llm_model *load_once(lua_State *L, const load_request *r, llm_error *err) {
     const binding_state *state = binding_get_state(L);
-    llm_device *device = bind_device_get(L, r->device, r->n_threads, err);
+    llm_device *device = bind_device_get(L, &r->device, err);
     if (!device) return NULL;
     if (r->path) return llm_load(r->path, device, &r->options, err);
     return llm_load_memory(state->builtin, state->builtin_bytes, "built-in model", device,
@@ -359,6 +365,8 @@ static int model_fields(lua_State *L) {
         lua_pushstring(L, text);
     } else if (strcmp(key, "device_info") == 0) {
         lua_pushstring(L, llm_device_describe(llm_model_device(bind_model_live(L, h))));
+    } else if (strcmp(key, "device_note") == 0) {
+        lua_pushstring(L, llm_device_note(llm_model_device(bind_model_live(L, h))));
     } else if (strcmp(key, "device") == 0) {
         const char *text = llm_device_describe(llm_model_device(bind_model_live(L, h)));
         lua_pushlstring(L, text, strcspn(text, ":"));
@@ -381,11 +389,13 @@ static int model_tostring(lua_State *L) {
 
 static const luaL_Reg model_methods[] = {{"cache", model_cache},
                                          {"close", model_close},
+                                         {"count_step", bind_model_count_step},
                                          {"decode", model_decode},
                                          {"describe", model_describe},
                                          {"encode", model_encode},
                                          {"is_eog", model_is_eog},
                                          {"memory", model_memory},
+                                         {"peak", bind_model_peak},
                                          {"prefix_mask", model_prefix_mask},
                                          {"profile", bind_model_profile},
                                          {"restore", model_restore},

@@ -1,5 +1,6 @@
-/* profile.c: a model's profile, as a table. */
+/* profile.c: a model's profile, as a table, and the peaks of its device. */
 #include "handles.h"
+#include <string.h>
 
 static void set_count(lua_State *L, const char *name, uint64_t n) {
     lua_pushinteger(L, (lua_Integer)n);
@@ -57,5 +58,34 @@ int bind_model_profile(lua_State *L) {
         lua_rawseti(L, -2, i + 1);
     }
     lua_setfield(L, -2, "costs");
+    return 1;
+}
+
+int bind_model_count_step(lua_State *L) {
+    lua_settop(L, 3);
+    const model_handle *h = bind_model_check(L, 1, "self");
+    int64_t n_sequences = bind_check_range(L, 2, "n_sequences", 1, INT32_MAX);
+    int64_t n_past = bind_check_range(L, 3, "n_past", 0, INT32_MAX);
+    llm_device *device = llm_model_device(bind_model_live(L, h));
+    ENGINE(L, device, llm_model_count_step(bind_model_live(L, h), n_sequences, n_past, &err));
+    return 0;
+}
+
+/* model:peak("read" | "products", size) → a second, or nil */
+int bind_model_peak(lua_State *L) {
+    lua_settop(L, 3);
+    const model_handle *h = bind_model_check(L, 1, "self");
+    const char *what = bind_check_path(L, 2, "what");
+    const bool reads = strcmp(what, "read") == 0;
+    double rate = 0;
+    if (!reads && strcmp(what, "products") != 0)
+        bind_error_raise(L, LLM_MISUSE, "what must be read or products, got %s", what);
+    int64_t size = bind_check_range(L, 3, "size", 1, reads ? (lua_Integer)1 << 40 : 65536);
+    if (!reads) size = (size + 63) / 64 * 64;
+    llm_device *device = llm_model_device(bind_model_live(L, h));
+    ENGINE(L, device,
+           llm_device_peak(device, reads ? LLM_PEAK_READ : LLM_PEAK_PRODUCTS, size, &rate, &err));
+    if (rate <= 0) return 0;
+    lua_pushnumber(L, rate);
     return 1;
 }

@@ -86,6 +86,52 @@ int bind_request_yield(lua_State *L) {
     return lua_yieldk(L, 1, lua_gettop(L) - 1, request_continue);
 }
 
+/* ---- ids that the host does not know yet ---- */
+
+typedef struct late_handle {
+    llm_late *late;
+} late_handle;
+
+static int late_gc(lua_State *L) {
+    late_handle *h = lua_touserdata(L, 1);
+    llm_late *late = h->late;
+    h->late = NULL;
+    llm_late_close(late);
+    return 0;
+}
+
+/* late(tensor) → what late_id reads of a choice of one entry; nil if reading it now waits for
+ * nothing */
+static int f_late(lua_State *L) {
+    lua_settop(L, 1);
+    const tensor_handle *t = bind_tensor_test(L, 1);
+    if (!t) bind_error_raise(L, LLM_MISUSE, "late: no tensor");
+    llm_tensor *tensor = bind_tensor_live(L, t);
+    const llm_tensor_info *info = llm_tensor_get_info(tensor);
+    if (!llm_tensor_is_late(tensor) || info->n_rows * info->n_columns != 1) {
+        lua_pushnil(L);
+        return 1;
+    }
+    late_handle *h = lua_newuserdatauv(L, sizeof *h, 0);
+    h->late = NULL;
+    luaL_setmetatable(L, CLASS_LATE);
+    llm_error err = {LLM_OK, ""};
+    int n_tries = 0;
+    while (!(h->late = llm_late_of(tensor, &err)))
+        if (!bind_engine_retry(L, &err, &n_tries)) bind_error_raise_engine(L, &err);
+    return 1;
+}
+
+/* late_id(late) → the id */
+static int f_late_id(lua_State *L) {
+    const late_handle *h = bind_class_check(L, 1, CLASS_LATE, "late");
+    llm_error err = {LLM_OK, ""};
+    const int32_t *ids = h->late ? llm_late_read(h->late, &err) : NULL;
+    if (!ids) bind_error_raise_engine(L, &err);
+    lua_pushinteger(L, *ids);
+    return 1;
+}
+
 /* ---- the side of the scheduler ---- */
 
 static request_handle *request_check(lua_State *L, int arg) {
@@ -251,14 +297,18 @@ static int f_pages(lua_State *L) {
 
 static const luaL_Reg functions[] = {
     {"hold", f_hold},     {"close", f_close},     {"error", f_error},   {"evict", f_evict},
-    {"is", f_is},         {"job", f_job},         {"model", f_model},   {"pages", f_pages},
-    {"refill", f_refill}, {"relieve", f_relieve}, {"rewind", f_rewind}, {"serve", f_serve},
-    {"share", f_share},   {"state", f_state},     {NULL, NULL}};
+    {"late", f_late},     {"late_id", f_late_id}, {"is", f_is},         {"job", f_job},
+    {"model", f_model},   {"pages", f_pages},     {"refill", f_refill}, {"relieve", f_relieve},
+    {"rewind", f_rewind}, {"serve", f_serve},     {"share", f_share},   {"state", f_state},
+    {NULL, NULL}};
 
+static const luaL_Reg late_meta[] = {{"__gc", late_gc}, {NULL, NULL}};
 static const luaL_Reg request_meta[] = {{"__gc", request_gc}, {NULL, NULL}};
 
 __attribute__((visibility("default"))) int luaopen_llm_requests(lua_State *L) {
     bind_class_register(L, CLASS_REQUEST, request_meta, NULL, NULL);
+    lua_pop(L, 2);
+    bind_class_register(L, CLASS_LATE, late_meta, NULL, NULL);
     lua_pop(L, 2);
     luaL_newlib(L, functions);
     return 1;

@@ -85,9 +85,20 @@ end
 -- Specs leave the user's cache folder alone.
 local keeps = os.getenv "LLMLUA_WEIGHT_CACHE"
 
+-- A device that takes the place of all others (LLMLUA_TEST_DEVICE; LLMLUA_DEVICE, which is that of
+-- whoever names none, is then the same), or nil.
+M.device = os.getenv "LLMLUA_TEST_DEVICE"
+if M.device == "" then M.device = nil end
+
 function M.load(path, opts)
   local options = {weight_cache = not keeps and "off" or nil}
   for key, value in pairs(opts or {}) do options[key] = value end
+  if M.device then
+    options.device = M.device
+    if options.invariant == nil then
+      options.invariant = os.getenv "LLMLUA_TEST_INVARIANT" ~= nil
+    end
+  end
   local model, message = llm.load(path, options)
   if model and os.getenv "LLMLUA_SPEC_GC" then
     stress(model)
@@ -134,12 +145,13 @@ function M.with(path, it, pending)
   end
 end
 
--- Runs the program; returns stdout, stderr, exit code. `input` is stdin (nil: /dev/null).
-function M.run(arguments, input)
+-- Runs the program; returns stdout, stderr, exit code. `input` is stdin (nil: /dev/null);
+-- `settings`: of its environment, as a shell writes them.
+function M.run(arguments, input, settings)
   local out, err = M.scratch "stdout", M.scratch "stderr"
   local from = "/dev/null"
   if input then from = M.write(M.scratch "stdin", input) end
-  local variables = keeps and "" or "LLMLUA_WEIGHT_CACHE=off "
+  local variables = (keeps and "" or "LLMLUA_WEIGHT_CACHE=off ") .. (settings or "") .. " "
   local command = ("%s%s %s <'%s' >'%s' 2>'%s'"):format(variables, M.program, arguments, from, out,
     err)
   local _, how, code = os.execute(command)

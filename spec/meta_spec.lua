@@ -61,7 +61,8 @@ describe("meta.lua", function()
   end)
 
   it("has fields that are there", function()
-    local may_be_nil = {name = true, chat_template = true, warning = true, bos = true}
+    local may_be_nil = {name = true, chat_template = true, warning = true, bos = true,
+      device_note = true}
     for class, object in pairs(objects) do
       for _, name in ipairs(fields["llm." .. class] or {}) do
         assert(object[name] ~= nil or may_be_nil[name], class .. "." .. name)

@@ -56,7 +56,8 @@ describe("a Model", function()
       assert.equal("integer", math.type(model[name]), name)
       assert(model[name] > 0, name)
     end
-    assert.same({"f32", "ref", 32}, {model.kv, model.device, #model.hash})
+    local kv = (h.device or "ref"):find "^cuda" and "f16" or "f32"
+    assert.same({kv, h.device or "ref", 32}, {model.kv, model.device, #model.hash})
     assert(model.load_s >= 0)
     assert(model.path:find("llama-f32.gguf", 1, true))
     assert(model:describe():find "llama")

@@ -20,14 +20,14 @@ int cpu_laps_open(cpu_run *r) {
     if (r->laps == NULL)
         return host_fail(r->device, KERN_NO_MEMORY, "out of memory: %zu bytes asked for a profile",
                          n * sizeof *r->laps);
-    r->began = host_clock();
+    r->began = kern_clock();
     return KERN_OK;
 }
 
-void cpu_laps_begin(cpu_run *r, int i_thread) { part_of(r, i_thread)[0] = host_clock(); }
+void cpu_laps_begin(cpu_run *r, int i_thread) { part_of(r, i_thread)[0] = kern_clock(); }
 
 void cpu_laps_end(cpu_run *r, int i_thread, int32_t i_op, int kind) {
-    double *part = part_of(r, i_thread), now = host_clock();
+    double *part = part_of(r, i_thread), now = kern_clock();
     part[1 + CPU_LAP_KINDS * (i_op - r->first) + kind] += now - part[0];
     part[0] = now;
 }
@@ -36,7 +36,7 @@ void cpu_laps_close(cpu_run *r, int code) {
     if (r->laps == NULL) return;
     kern_profile *profile = r->batch->profile;
     if (code == KERN_OK) {
-        profile->run_s += host_clock() - r->began;
+        profile->run_s += kern_clock() - r->began;
         for (int i_thread = 0; i_thread < r->n_threads; i_thread++) {
             const double *sums = part_of(r, i_thread) + 1;
             for (int32_t i = r->first; i < r->end; i++, sums += CPU_LAP_KINDS) {
@@ -46,7 +46,7 @@ void cpu_laps_close(cpu_run *r, int code) {
                 cost->wait_s += sums[CPU_LAP_WAIT] / r->n_threads;
             }
         }
-        host_profile_add(profile, r->work, r->plan, r->first, r->end - r->first, r->batch,
+        kern_profile_add(profile, host_kv(r->work), r->plan, r->first, r->end - r->first, r->batch,
                          r->scratch->rows);
     }
     kern_free_aligned(r->laps);

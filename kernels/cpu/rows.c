@@ -31,7 +31,7 @@ static void embed_at(cpu_run *r, const plan_op *op, int32_t t, float *values) {
 static void key_append(cpu_run *r, const float *x, int32_t n, unsigned char *keys, int32_t slot) {
     const kern_kv type = r->work->pages->shape.type;
     unsigned char row[32 * sizeof(float)];
-    const size_t bytes = host_kv_row_bytes(type, 32) * KERN_PAGE_POSITIONS;
+    const size_t bytes = kern_kv_row_bytes(type, 32) * KERN_PAGE_POSITIONS;
     for (int32_t i = 0; i < n; i += 32, keys += bytes) {
         const int32_t count = n - i < 32 ? n - i : 32;
         r->tier->kv_store(type, x + i, count, row);

@@ -262,10 +262,11 @@ function Sampler:__call(logits, seqs)
   return self.filter(logits, seqs):sample(rngs)
 end
 
--- build: what chain.build returned; own: the sequence of the job; seed: an integer.
+-- build: what chain.build returned; own: the sequence of the job; seed: an integer; settle()
+-- (or nil) is called before own is looked at: ids emitted may still be on their way to it.
 -- sampler.blame(err) returns an error of a choice with the sampler and the step in its message, and
 -- all other errors as they are.
-function chain.sampler(build, own, seed)
+function chain.sampler(build, own, seed, settle)
   local sampler = setmetatable({rng = llm.rng(seed), asked = false,
     is_empty = empty[build] or false}, Sampler)
   local last -- call: the strategy still has its logits, so that keeping them costs no memory
@@ -281,7 +282,9 @@ function chain.sampler(build, own, seed)
     if logits.n_rows ~= n then
       fail.raise("misuse", "%d rows of logits, %d sequences", logits.n_rows, n)
     end
-    return seqs or {own}
+    if seqs then return seqs end
+    if settle then settle() end
+    return {own}
   end
   function sampler.filter(logits, seqs)
     seqs = sampler.sequences(logits, seqs)

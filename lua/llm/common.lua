@@ -14,7 +14,8 @@ end
 
 local common = {
   option("prompt", "model", "m", {type = "string", arg = "FILE",
-    help = "GGUF file (else LLMLUA_MODEL, else the built-in model)"}),
+    help = "GGUF file (else LLMLUA_MODEL, else the built-in model); shape:llama-1b-q4_k: random "
+      .. "weights of that shape and format, for measuring"}),
   option("prompt", "prompt", "p", {type = "string", arg = "TEXT",
     help = "the text (else --file, --prompt-ids, standard input)"}),
   option("prompt", "file", "f", {type = "string", arg = "FILE",
@@ -48,8 +49,13 @@ local common = {
   own("sampling", "frequency_penalty", nil, {type = "number", help = "0 is off"}),
   own("sampling", "seed", nil, {type = "integer", default = 0, help = "of all randomness"}),
 
-  option("engine", "device", nil, {type = "string", default = "auto",
-    choices = {"auto", "cpu", "ref"}, help = "where to compute; ref is slow and exact"}),
+  option("engine", "device", nil, {type = "device", default = "auto",
+    help = "where to compute: cpu, cuda (cuda:1 is the second GPU), ref, which is slow and exact, "
+      .. "or auto: as LLMLUA_DEVICE says, else cuda where a GPU answers, else cpu"}),
+  option("engine", "cuda_lib", nil, {type = "string", arg = "FILE",
+    help = "the plug-in for GPUs (default: libllmlua-cuda.so beside the program)"}),
+  option("engine", "invariant", nil, {fixed = true, type = "boolean", default = false,
+    help = "on a GPU: the same bits alone and in any batch, as a CPU always gives; slower"}),
   option("engine", "threads", nil, {type = "integer", min = 1, max = 1024,
     help = "at most the cores this process may use, which is the default"}),
   option("engine", "ctx", nil, {fixed = true, type = "integer", min = 1,

@@ -1,6 +1,7 @@
 -- The program: reads the command line, finds the script, runs it as what it is (a strategy on one
 -- prompt or on many, a tool, an ordinary program), and says how it ended.
 
+local devices = require "llm.devices"
 local ending = require "llm.ending"
 local fail = require "llm.fail"
 local guarded = require "llm.guarded"
@@ -25,7 +26,8 @@ local function about_of(name)
 end
 
 local function list_scripts()
-  ending.put("Usage: llmlua SCRIPT [options]      (llmlua SCRIPT --help lists them)\n\n"
+  ending.put("Usage: llmlua SCRIPT [options]      (llmlua SCRIPT --help lists them)\n"
+    .. "       llmlua --devices             (lists what there is to compute on)\n\n"
     .. "Bundled scripts:\n")
   for _, name in ipairs(scripts.bundled()) do
     ending.put(("  %-12s %s\n"):format(name, about_of(name) or ""))
@@ -151,6 +153,15 @@ local function run_script(name, args)
   error(status, 0)
 end
 
+local function show_devices(args)
+  local specs = assert(options.collect(nil, {"cuda_lib"}))
+  local opt, message = options.parse(args, specs)
+  if not opt then ending.usage(message, specs) end
+  ending.put(opt.help and options.help("--devices", "Lists what there is to compute on.", specs)
+    or devices.show {cuda_lib = opt.cuda_lib})
+  return ending.OK
+end
+
 local function run_arguments(args)
   local name = args[1]
   if not name or name == "--help" or name == "-h" then
@@ -161,6 +172,7 @@ local function run_arguments(args)
     ending.put(("llmlua %s\n"):format(sys.version))
     return ending.OK
   end
+  if name == "--devices" then return show_devices(table.move(args, 2, #args, 1, {})) end
   if name:sub(1, 1) == "-" then
     ending.usage(("the script comes first: llmlua SCRIPT [options]; bundled: %s")
       :format(table.concat(scripts.bundled(), ", ")))

@@ -2,6 +2,7 @@
 
 local llm = require "llm"
 local ending = require "llm.ending"
+local shape = require "llm.shape"
 local sys = require "llm.sys"
 
 local loading = {}
@@ -11,11 +12,15 @@ local function load_opts(opt)
   if opt.ignore_eog then eog = {} end
   return {device = opt.device, threads = opt.threads, ctx = opt.ctx, kv = opt.kv,
     pages = opt.pages, max_rows = opt.max_rows, eog = eog,
-    weight_cache = opt.weight_cache, f16_as_bf16 = opt.f16_as_bf16}
+    weight_cache = opt.weight_cache, cuda_lib = opt.cuda_lib, invariant = opt.invariant,
+    f16_as_bf16 = opt.f16_as_bf16}
 end
 
 local function load_model(path, opt)
-  local model, message = llm.load(path, load_opts(opt))
+  local name = shape.name(path)
+  local model, message
+  if name then model, message = shape.load(name, load_opts(opt))
+  else model, message = llm.load(path, load_opts(opt)) end
   if model then return model end
   if sys.interrupted() then ending.exit(ending.INTERRUPTED, "interrupted") end
   ending.exit(ending.FAILURE, "%s", message)
@@ -31,6 +36,7 @@ function loading.models(opt, specs)
       opt[spec.name] = load_model(opt[spec.name], opt)
     end
   end
+  if model.device_note and not opt.quiet then ending.say("%s", model.device_note) end
   if model.warning and not opt.quiet then ending.say("%s", model.warning) end
   if opt.verbose then io.stderr:write(model:describe(), "\n") end
   return model, path == nil

@@ -16,7 +16,11 @@
 local llm = {}
 
 ---@class llm.LoadOptions
----@field device? "auto"|"cpu"|"ref" auto: the best one there is. ref: plain f32 arithmetic
+---@field device? "auto"|"cpu"|"ref"|"cuda"|string auto: LLMLUA_DEVICE of the environment, else
+---cuda where a GPU answers, else cpu. "cuda:1" is the second GPU. ref: plain f32 arithmetic
+---@field cuda_lib? string the plug-in for GPUs. Default: libllmlua-cuda.so beside the program
+---@field invariant? boolean on a GPU: a row's results are the same bits alone and in any batch, as
+---they always are on a CPU; slower. Default: false
 ---@field threads? integer at most the cores this process may use; 0: as many. Shared by all models
 ---@field ctx? integer positions a cache may hold. Default: the trained context, at most 4096
 ---@field kv? "f32"|"f16"|"q8_0" type of keys and values. Default: f32 on ref, else f16
@@ -26,6 +30,7 @@ local llm = {}
 ---@field eog? llm.Ids replaces the file's end-of-generation ids
 ---@field weight_cache? string folder where weights made ready for the device are kept for the next
 ---start, or "off". Default: LLMLUA_WEIGHT_CACHE, else llmlua/weights in the user's cache folder
+---@field random? integer not 0: matrices are random numbers of this seed, whatever the file holds
 ---@field f16_as_bf16? boolean F16 weights are rounded to BF16 (8 bits of 11 stay), and where the
 ---processor multiplies pairs of those (AVX512_BF16), activations too: faster there, less exact. BF16
 ---weights are multiplied so there in any case. Nothing changes without F16 matrices; ref refuses it
@@ -36,6 +41,21 @@ local llm = {}
 ---@return llm.Model? model
 ---@return string? message why there is none
 function llm.load(path, opts) end
+
+---@class llm.DeviceInfo
+---@field device string what llm.load takes: "cpu", "cuda:1"
+---@field name string? of the hardware
+---@field memory integer? bytes
+---@field memory_free integer? bytes
+---@field compute string? of a GPU: its compute capability, "9.0"
+---@field driver string? of a GPU: the newest CUDA that its driver knows, "13.0"
+---@field runtime string? of a GPU: the CUDA that the plug-in was made with
+---@field reason string? why it cannot be opened
+
+---What there is to compute on; for GPUs that cannot be had an entry with the reason.
+---@param opts? {cuda_lib?: string} the plug-in for GPUs. Default: as llm.load
+---@return llm.DeviceInfo[]
+function llm.devices(opts) end
 
 ---A tensor of a list of lists (rows) or a flat list (a column), all numbers, all rows of one
 ---length. Without dtype: i32 if all entries are integers (not 1.0) of 32 bits, else f32. Of a
@@ -129,6 +149,7 @@ function llm.type(value) end
 ---@field kv "f32" | "f16" | "q8_0"
 ---@field device string "cpu", "ref"
 ---@field device_info string the device with its tier and threads
+---@field device_note string? what a user should know about it: why it is not the one hoped for
 ---@field max_rows integer rows that one call may ask for
 ---@field piece integer ids that a prefill feeds at once, and that a tree may have
 ---@field n_pages integer budget of cache pages
@@ -222,6 +243,20 @@ function Model:set_profile(on) end
 ---What has been counted; nil if the profile is off.
 ---@return llm.Profile?
 function Model:profile() end
+
+---Adds to the profile, which must be on, what a step would cost that feeds one id to each of so many
+---sequences that hold n_past positions: bytes and operations, no seconds. Nothing runs.
+---@param n_sequences integer
+---@param n_past integer
+function Model:count_step(n_sequences, n_past) end
+
+---What the device can do at best, measured now: bytes of its memory read a second, of `size`, or
+---operations a second of a product of bf16 matrices of `size` rows and columns (by cuBLASLt, or by
+---tensor-core instructions alone where that is not there). nil where that is not known: on a CPU.
+---@param what "read" | "products"
+---@param size integer
+---@return number?
+function Model:peak(what, size) end
 
 ---An empty cache. Raises cache_full when there is no memory for one.
 ---@return llm.Cache

@@ -14,7 +14,7 @@ local TYPES = {integer = true, number = true, string = true, boolean = true, lis
   file = true, model = true, choice = true}
 local RESERVED = {partial = true, arguments = true} -- fields of opt that are no options
 local PLACES = {integer = "N", number = "X", string = "TEXT", list = "LIST", file = "FILE",
-  model = "FILE", choice = "WHICH"}
+  model = "FILE", choice = "WHICH", device = "WHICH"}
 local SECTIONS = {
   {"script", "Options of this script"}, {"prompt", "Model and prompt"}, {"end", "End of the text"},
   {"sampling", "Sampling (a chain, or penalties, temperature, top-k, top-p, min-p in this order)"},
@@ -58,6 +58,7 @@ function options.describe(spec)
   if spec.type == "file" then return "a file that can be read" end
   if spec.type == "model" then return "a GGUF file" end
   if spec.type == "chain" then return "a chain of samplers" end
+  if spec.type == "device" then return "one of auto, cpu, ref, cuda, cuda:N" end
   return "a text"
 end
 
@@ -83,6 +84,14 @@ function convert.string(_, value)
 end
 
 convert.model = convert.string
+
+local DEVICES = {auto = true, cpu = true, ref = true, cuda = true, ["cuda-emulated"] = true}
+
+function convert.device(_, value)
+  if type(value) ~= "string" then return nil end
+  local name, index = value:match("^(cuda.-):(%d+)$")
+  if DEVICES[value] or (DEVICES[name] and #index <= 3) then return value end
+end
 
 -- A text as it is, and data as the text that says the same.
 function convert.chain(_, value)

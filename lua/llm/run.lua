@@ -3,11 +3,13 @@
 
 local llm = require "llm"
 local chain = require "llm.chain"
+local check = require "llm.check"
 local fail = require "llm.fail"
 local guarded = require "llm.guarded"
 local json = require "llm.json"
 local logprobs = require "llm.logprobs"
 local new_output = require "llm.output"
+local requests = require "llm.requests"
 local sandbox = require "llm.sandbox"
 local scheduler = require "llm.scheduler"
 local sys = require "llm.sys"
@@ -177,22 +179,45 @@ local function body(job, context)
   local own = llm.seq(job.prompt)
   local output = new_output(job, own, job.sink)
   local clock = {start = sys.clock()}
-  job.opt.sampler = chain.sampler(job.stages, own, job.opt.seed)
-  local function emit(id, info)
-    local over, n = output.reason, #output.ids
-    if not over and context:is_over() then output:finish("time") end
-    local reason = output:add(id, info)
-    if not over then
-      if not clock.emit then clock.emit, clock.passes = sys.clock(), context.passes end
-      if #output.ids > n then own:push(output.ids[n + 1]) end
-    end
-    return reason
+  local pending -- {late =, info =}: an id that is on its way from the device
+  local function add(id, info)
+    local n = #output.ids
+    output:add(id, info)
+    if not clock.emit then clock.emit, clock.passes = sys.clock(), context.passes end
+    if #output.ids > n then own:push(output.ids[n + 1]) end
   end
+  local function settle()
+    if not pending then return end
+    local late, info = pending.late, pending.info
+    pending = nil
+    add(requests.late_id(late), info)
+  end
+  -- The last id that there may be is waited for: nothing follows it.
+  local function may_wait(id, info)
+    return check.is_tensor(id) and #output.ids + 1 < job.opt.max_tokens
+      and not (type(info) == "table" and info.logits)
+  end
+  local function emit(id, info)
+    if output.reason then return output:add(id, info) end
+    settle()
+    if not output.reason and context:is_over() then output:finish("time") end
+    if output.reason then return output.reason end
+    local late = may_wait(id, info) and requests.late(id)
+    if late then
+      pending = {late = late, info = info}
+    else
+      add(id, info)
+    end
+    return output.reason
+  end
+  job.opt.sampler = chain.sampler(job.stages, own, job.opt.seed, settle)
   local ok, value, traceback, text, over = true, nil, nil, nil, nil
   if job.opt.max_tokens == 0 then
     output:finish("length")
   else
     ok, value, traceback, text, over = decode(job, context, output, emit)
+    local settled, wrong = pcall(settle)
+    if ok and not settled then ok, value = false, wrong end
   end
   clock.finish = sys.clock()
 

@@ -3,6 +3,7 @@
 #define SPEC_CHECK_H
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static int n_passed, n_failed;
 
@@ -17,6 +18,12 @@ static int n_passed, n_failed;
             printf("\n");                                                                          \
         }                                                                                          \
     } while (0)
+
+/* LLMLUA_TEST_DEVICE of the environment, which takes the place of all devices of a test, or this. */
+static inline const char *check_device(const char *otherwise) {
+    const char *name = getenv("LLMLUA_TEST_DEVICE");
+    return name && *name ? name : otherwise;
+}
 
 /* The exit code of main. */
 static inline int check_end(void) {

@@ -17,7 +17,7 @@ static llm_error err;
 
 static inline llm_model *model_of(const char *path, const char *device, int64_t n_pages,
                                   int64_t piece) {
-    llm_device *d = llm_device_open(device, 1, &err);
+    llm_device *d = llm_device_open(&(llm_device_options){.name = check_device(device), .n_threads = 1}, &err);
     llm_options o = {.n_pages = n_pages, .piece = piece, .ctx = 300, .n_eog = -1};
     llm_model *m = d ? llm_load(path, d, &o, &err) : NULL;
     llm_device_close(d);

@@ -92,8 +92,8 @@ static void scene_close(scene *z) {
 static void put(scene *z, const text *t, int32_t slot, int32_t token, int32_t position) {
     const shape *s = &z->s;
     const kern_kv_shape kv = {LAYERS, s->n_heads_kv, s->dim, s->dim_v, s->kv};
-    const size_t keys = host_kv_row_bytes(s->kv, s->dim),
-                 values = host_kv_row_bytes(s->kv, s->dim_v);
+    const size_t keys = kern_kv_row_bytes(s->kv, s->dim),
+                 values = kern_kv_row_bytes(s->kv, s->dim_v);
     unsigned char *bytes = memory(kern_cpu.position_bytes(&kv));
     unsigned char *at = bytes + (LAYER - 1) * (size_t)s->n_heads_kv * (keys + values);
     for (int32_t h = 0; h < s->n_heads_kv; h++, at += keys) cache_row(s, 1, token, position, h, at);

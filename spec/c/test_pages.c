@@ -18,7 +18,7 @@ static kern_device *open_device(void) {
     return d;
 }
 
-static void check_device(void) {
+static void test_device(void) {
     char message[128] = "";
     CHECK(!kern_ref.open(&(kern_device_options){.n_threads = 100000}, message, sizeof message),
           "a device of 100000 threads");
@@ -28,7 +28,8 @@ static void check_device(void) {
     kern_ref.close(d);
     kern_ref.close(NULL);
     CHECK(kern_ref.abi == KERN_ABI && kern_ref.size == sizeof(kern_backend), "abi and size");
-    /* every entry of the table is there */
+    /* every entry of the table is there, but for the reads that need not wait and the list and
+     * the measures of devices of their own */
     const char *first = (const char *)&kern_ref.open, *end = (const char *)(&kern_ref + 1);
     int n_missing = 0;
     for (; first < end; first += sizeof(void *)) {
@@ -36,7 +37,9 @@ static void check_device(void) {
         memcpy(&entry, first, sizeof entry);
         n_missing += entry == NULL;
     }
-    CHECK(n_missing == 0, "%d entries missing", n_missing);
+    const int n_optional =
+        !kern_ref.fetch + !kern_ref.fetched + !kern_ref.probe + !kern_ref.measure;
+    CHECK(n_missing == n_optional, "%d entries missing, %d may", n_missing, n_optional);
 }
 
 static void check_buffers(void) {
@@ -81,8 +84,8 @@ static void check_rows(void) {
         }
         CHECK(worst <= tolerance[type], "type %d: off by %.2e", type, worst);
     }
-    CHECK(host_kv_row_bytes(KERN_KV_F32, 64) == 256 && host_kv_row_bytes(KERN_KV_F16, 64) == 128 &&
-              host_kv_row_bytes(KERN_KV_Q8_0, 64) == 68,
+    CHECK(kern_kv_row_bytes(KERN_KV_F32, 64) == 256 && kern_kv_row_bytes(KERN_KV_F16, 64) == 128 &&
+              kern_kv_row_bytes(KERN_KV_Q8_0, 64) == 68,
           "bytes a row");
     static const float odd[] = {NAN, INFINITY, -INFINITY, 3e38f};
     for (int i = 0; i < 4; i++) {
@@ -106,7 +109,7 @@ static void check_pages(kern_kv type) {
     kern_pages *pages;
     CHECK(kern_ref.pages_open(d, &shape, 5, &pages) == KERN_OK, "pages");
     const size_t n = kern_ref.position_bytes(&shape);
-    CHECK(n == 3 * 2 * (host_kv_row_bytes(type, 96) + host_kv_row_bytes(type, 64)),
+    CHECK(n == 3 * 2 * (kern_kv_row_bytes(type, 96) + kern_kv_row_bytes(type, 64)),
           "position bytes %zu", n);
     CHECK(kern_ref.page_bytes(&shape) == n * KERN_PAGE_POSITIONS, "page bytes");
     unsigned char *in = malloc(n), *out = malloc(n);
@@ -192,7 +195,7 @@ int main(void) {
 #ifdef LLMLUA_FAULTS
     check_faults();
 #endif
-    check_device();
+    test_device();
     check_buffers();
     check_rows();
     for (int type = KERN_KV_F32; type <= KERN_KV_Q8_0; type++) check_pages((kern_kv)type);

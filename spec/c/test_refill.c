@@ -35,7 +35,7 @@ static void check_refill(llm_model *m) {
         CHECK(llm_cache_evict(c[i], &err) == 0, "%s", err.message);
         CHECK(llm_cache_evict(c[i], &err) == 0, "evicted twice: %s", err.message);
         CHECK(llm_cache_is_evicted(c[i]) && llm_cache_length(c[i]) == length[i] &&
-                  memcmp(llm_cache_tokens(c[i]), a, 70 * 4) == 0,
+                  memcmp(llm_cache_tokens(c[i], &err), a, 70 * 4) == 0,
               "length and tokens stay");
     }
     check_no_pages(m, "evicted");

@@ -409,7 +409,8 @@ static void test_sample(void) {
 }
 
 static llm_device *open_device(const char *name, int n_threads) {
-    llm_device *d = llm_device_open(name, n_threads, &err);
+    llm_device *d =
+        llm_device_open(&(llm_device_options){.name = check_device(name), .n_threads = n_threads}, &err);
     if (!d) {
         printf("%s\n", err.message);
         exit(1);

@@ -304,12 +304,13 @@ static void test_memory(void) {
           "%s", err.message);
     CHECK(!llm_tensor_new(device, LLM_F32, -1, 5, NULL, &err) && err.kind == LLM_MISUSE, "%s",
           err.message);
-    CHECK(!llm_device_open("gpu", 1, &err) &&
+    CHECK(!llm_device_open(&(llm_device_options){.name = "gpu", .n_threads = 1}, &err) &&
               strstr(err.message, "unknown device 'gpu': known are auto, cpu, ref"),
           "%s", err.message);
     setenv("LLMLUA_CPU", "sse9", 1);
-    CHECK(!llm_device_open("cpu", 1, &err) && strstr(err.message, "plain, neon, avx2"), "%s",
-          err.message);
+    CHECK(!llm_device_open(&(llm_device_options){.name = "cpu", .n_threads = 1}, &err) &&
+              strstr(err.message, "plain, neon, avx2"),
+          "%s", err.message);
     unsetenv("LLMLUA_CPU");
     float x;
     t[0] = tensor_of(LLM_F32, 1, 1, NULL);
@@ -328,7 +329,8 @@ static void test_failures(void) {
     for (int i = 0; i < 8; i++)
         for (int64_t n = 1;; n++) {
             float after[6] = {0};
-            llm_device *d = llm_device_open("ref", 1, &err);
+            llm_device *d =
+                llm_device_open(&(llm_device_options){.name = "ref", .n_threads = 1}, &err);
             llm_tensor *x =
                 llm_tensor_new(d, LLM_F32, 2, 3, (const float[]){1, 2, 3, 4, 5, 6}, &err);
             llm_tensor *k =
@@ -362,7 +364,7 @@ static void test_failures(void) {
 }
 
 int main(void) {
-    device = llm_device_open("ref", 1, &err);
+    device = llm_device_open(&(llm_device_options){.name = "ref", .n_threads = 1}, &err);
     if (!device) abort();
     test_memory();
     test_elementwise();
