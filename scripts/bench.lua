@@ -4,9 +4,11 @@
 -- "Roofline"). The best of `repeats` measurements counts, and of the bandwidth the best so far. A
 -- row is printed when it is measured, so that an interruption loses no other. Of jobs, each a
 -- script of its own under the scheduler, it also says which share of a step is Lua's. Of beams,
--- which share a prompt, --against tells what its length costs: both steps are measured in turns.
--- A profile tells where the time of a step and of a prefill goes. Strategies that promise greedy's
--- text sooner are measured against it instead, in turns.
+-- which share a prompt, --against tells what its length costs: both steps are measured in turns. Of
+-- a GPU the roof is what it reads of its own memory, prefill is held against its peak in products,
+-- and it is told what a step asks of it: launches, waits, bytes each way. A profile tells where the
+-- time of a step and of a prefill goes. Strategies that promise greedy's text sooner are measured
+-- against it instead, in turns.
 local chain = require "llm.chain"
 local json = require "llm.json"
 local options = require "llm.options"
@@ -15,11 +17,14 @@ local race = require "llm.race"
 local run = require "llm.run"
 local sys = require "llm.sys"
 
-local ORDER = {"model", "device", "threads", "bandwidth", "runs", "error", "kind", "rows",
-  "context", "prefill_tps", "step_ms", "decode_tps", "bytes", "kv_bytes", "roof", "lua", "what",
-  "profile", "name", "layer", "format", "ms", "share", "wait_ms", "mb", "gbps", "gops", "reached",
+local ORDER = {"model", "device", "threads", "bandwidth", "peak", "runs", "error", "kind", "rows",
+  "context", "prefill_tps", "prefill_peak", "step_ms", "decode_tps", "bytes", "kv_bytes", "roof",
+  "lua", "launches", "syncs", "bytes_up", "bytes_down", "what", "profile", "name", "layer",
+  "format", "ms", "share", "wait_ms", "mb", "gbps", "gops", "reached",
   "strategies", "strategy", "tokens", "tps", "ratio", "same"}
 
+local ASKED = {"launches", "syncs", "bytes_up", "bytes_down"} -- of a GPU, counted by llm.stats
+local WARM = 2 -- steps before the clock starts: a GPU's are captured by then
 local PAGE = 32 -- positions
 
 -- Ids that are not the same over and over.
@@ -101,12 +106,16 @@ local function measure(model, r, opt)
   local kvs, logits, took = prefill(model, r.kind, r.rows, r.context)
   local n_fed = r.kind == "beams" and r.context or r.context * r.rows
   r.prefill_tps = math.max(r.prefill_tps or 0, n_fed / took)
-  logits = model:forward(kvs, logits:argmax())
+  for _ = 1, WARM do logits = model:forward(kvs, logits:argmax()) end
+  logits:argmax():tolist()
+  local before = llm.stats()
   took = seconds(function()
     for _ = 1, opt.steps do logits = model:forward(kvs, logits:argmax()) end
     logits:argmax():tolist()
   end)
   r.step_s = math.min(r.step_s or math.huge, took / opt.steps)
+  local after = llm.stats()
+  for _, name in ipairs(ASKED) do r[name] = (after[name] - before[name]) / opt.steps end
   for _, kv in ipairs(kvs) do kv:close() end
 end
 
@@ -156,8 +165,23 @@ end
 
 -- ---- the table ----
 
-local function summarise(model, r, opt, bandwidth)
-  local own = (opt.steps + 3) / 2 -- positions that a step reads beyond the context, in the mean
+-- Operations that a token of a prefill takes: of products but the head's.
+local function token_operations(model)
+  model:set_profile(true)
+  model:count_step(1, 0)
+  local n = 0
+  for _, cost in ipairs(model:profile().costs) do
+    if cost.kind == "matmul" and cost.layer <= model.n_layers then n = n + cost.operations end
+  end
+  model:set_profile(false)
+  return n
+end
+
+local function summarise(model, r, opt, bandwidth, peak)
+  if peak and r.prefill_tps then
+    r.prefill_peak = r.prefill_tps * token_operations(model) / peak
+  end
+  local own = (opt.steps + 1) / 2 + WARM -- positions beyond the context that a step reads, in mean
   local shared = r.kind == "beams" and r.context // PAGE * PAGE or 0 -- beams copy a page begun
   local positions = shared + (r.context - shared + own) * r.rows
   r.kv_bytes = model.position_bytes * positions
@@ -184,9 +208,11 @@ local function run_strategies(model, opt)
   end
 end
 
-local function print_head(model, threads, bandwidth)
-  io.write(("%s\n%s\nmemory roof: %.1f GB/s read by %d threads\n\n"):format(model.path,
-    model.device_info, bandwidth / 1e9, threads))
+local function print_head(model, threads, bandwidth, peak)
+  io.write(("%s\n%s\nmemory roof: %.1f GB/s read by %s\n"):format(model.path,
+    model.device_info, bandwidth / 1e9, peak and "its own" or threads .. " threads"))
+  if peak then io.write(("peak: %.1f TFLOPS in products of bf16\n"):format(peak / 1e12)) end
+  io.write "\n"
   io.write(("%-6s %5s %12s %10s %12s %10s %6s\n"):format("", "rows", "prefill t/s", "ms/step",
     "decode t/s", "MB/step", "roof"))
   io.stdout:flush()
@@ -203,6 +229,11 @@ local function print_row(r, other)
       other.context, r.kv_bytes / 1e6, other.kv_bytes / 1e6))
   end
   io.write "\n"
+  if r.prefill_peak then
+    io.write(("       prefill %.1f %% of the peak; a step: %.1f launches, %.2f waits, %.0f bytes "
+      .. "up, %.0f down\n"):format(100 * r.prefill_peak, r.launches, r.syncs, r.bytes_up,
+      r.bytes_down))
+  end
   io.stdout:flush()
 end
 
@@ -224,6 +255,8 @@ return {
     profile_layers = {default = false, help = "the same, by operation and layer"},
     repeats = {default = 3, min = 1, help = "the best of so many"},
     roof_mb = {default = 256, min = 1, max = 65536, help = "memory read to find the bandwidth"},
+    peak_size = {default = 8192, min = 64, max = 65536,
+      help = "rows and columns of the matrices that find a GPU's peak"},
   },
   main = function(model, opt)
     if opt.strategy then return run_strategies(model, opt) end
@@ -238,24 +271,27 @@ return {
         error(llm.error("input", message))
       end
     end
-    local longest = math.max(opt.context, opt.against) + opt.steps + 1
+    local longest = math.max(opt.context, opt.against) + opt.steps + WARM
     if longest > model.ctx then
       error(llm.error("input", ("%d positions asked, the context holds %d"):format(longest,
         model.ctx)))
     end
     local function read_bandwidth()
-      bandwidth = math.max(bandwidth, assert(sys.read_bandwidth(threads, opt.roof_mb << 20)))
+      local found = model:peak("read", opt.roof_mb << 20)
+      bandwidth = math.max(bandwidth, found or assert(sys.read_bandwidth(threads,
+        opt.roof_mb << 20)))
     end
+    local peak = model:peak("products", opt.peak_size)
     local done = json.list {}
     local function report(failure)
       if not opt.json then return end
       for _, r in ipairs(done) do r.roof = r.bytes * r.decode_tps / r.rows / bandwidth end
       io.write(json.encode({model = model.path, device = model.device_info, threads = threads,
-        bandwidth = bandwidth, runs = done, error = failure}, ORDER), "\n")
+        bandwidth = bandwidth, peak = peak, runs = done, error = failure}, ORDER), "\n")
     end
     opt.partial = report
     for _ = 1, opt.repeats do read_bandwidth() end
-    if not opt.json then print_head(model, threads, bandwidth) end
+    if not opt.json then print_head(model, threads, bandwidth, peak) end
     for _, r in ipairs(runs) do
       local group = {r}
       r.context = opt.context
@@ -267,7 +303,7 @@ return {
         for _, one in ipairs(group) do measure(model, one, opt) end
       end
       for i, one in ipairs(group) do
-        summarise(model, one, opt, bandwidth)
+        summarise(model, one, opt, bandwidth, peak)
         if i == 2 then one.ratio = one.step_ms / group[1].step_ms end
         done[#done + 1] = one
         if not opt.json then print_row(one, group[1]) end
