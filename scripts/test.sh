@@ -59,9 +59,9 @@ no_collection='spec_(.*_cuda|cuda|devices|cli|hostile|peers|layout|generate|gene
 
 step "build with sanitizers" sh -c "cmake -S . -B build-sanitize -DLLMLUA_SANITIZE=ON -DLLMLUA_FAULTS=ON >/dev/null && cmake --build build-sanitize --parallel $jobs"
 # Those of single strategies take minutes there; spec_batched_strategies runs every strategy. So do specs on
-# the emulated GPU: its kernels have C tests.
+# the emulated GPU, and the tests of its largest kernels.
 LLMLUA_MODELS=/nonexistent ctest_step "tests under the sanitizers" build-sanitize --parallel "$jobs" \
-    -E 'spec_strategy_(beam|contrast|search)$|_cuda$'
+    -E 'spec_strategy_(beam|contrast|search)$|_cuda$|test_cuda_(product|attend|tensor)$'
 LLMLUA_MODELS=/nonexistent LLMLUA_SPEC_GC=1 ctest_step "specs with a full collection after each call" build-sanitize \
     --parallel "$jobs" -R '^spec_' -E "$no_collection"
 

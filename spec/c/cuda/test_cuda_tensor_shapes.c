@@ -59,9 +59,7 @@ static void test_elementwise(void) {
             const int sx = shape & 3, sc = shape >> 2 & 3, sy = shape >> 4;
             if (sx && sc && sy) continue;
             const kern_tensor *x = tensor(rows[sx], columns[sx], a), *to = tensor(r, n, NULL),
-                              *c = tensor(rows[sc], columns[sc], b),
-                              *y = tensor(rows[sy], columns[sy], b + r * n / 3);
-            (void)y;
+                              *c = tensor(rows[sc], columns[sc], b);
             const kern_tensor *z = tensor(rows[sy], columns[sy], a);
             for (int side = 0; side < 2; side++)
                 CHECK(RUN(side, where, x[side], c[side], z[side], to[side]) == 0, "where");
