@@ -17,6 +17,7 @@
 
 typedef float v8 __attribute__((vector_size(32)));
 typedef int32_t v8i __attribute__((vector_size(32)));
+typedef uint32_t v8u __attribute__((vector_size(32))); /* sums wrap */
 
 #define V8_INLINE static inline __attribute__((always_inline))
 
@@ -95,7 +96,7 @@ V8_INLINE v8 v8_exp(v8 x) {
     v8 n = t - magic;
     v8 r = v8_fma(n, v8_set(-0.693359375f), x);
     r = v8_fma(n, v8_set(2.12194440e-4f), r);
-    v8i power = ((v8i)t << 23) + (127 << 23); /* the bits of magic are shifted out */
+    v8i power = (v8i)(((v8u)t << 23) + (127u << 23)); /* the bits of magic are shifted out */
     return (v8)(~under & (v8i)(v8_exp_fraction(r) * (v8)power));
 }
 
@@ -201,7 +202,7 @@ V8_INLINE vx vx_exp(vx x) {
     const v8 t = v8_fma(x, v8_set(1.44269504088896341f), magic), n = t - magic;
     v8 r = v8_fma(n, v8_set(-0.693359375f), x);
     r = v8_fma(n, v8_set(2.12194440e-4f), r);
-    return (v8)(~under & (v8i)(v8_exp_fraction(r) * (v8)(((v8i)t << 23) + (127 << 23))));
+    return (v8)(~under & (v8i)(v8_exp_fraction(r) * (v8)(((v8u)t << 23) + (127u << 23))));
 }
 
 /* Lanes from … to - 1 of v, and `other` in the rest. */
