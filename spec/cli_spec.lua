@@ -354,9 +354,9 @@ describe("bench", function()
     assert.same({16, 200, "beams"}, {short.context, long.context, short.kind})
     assert.is_nil(short.ratio)
     assert(math.abs(long.ratio * short.step_ms / long.step_ms - 1) < 1e-9)
-    -- a step reads six pages of the prompt once, and 8 + 5.5 positions of each beam
+    -- a step reads six pages of the prompt once, and 8 + 6.5 positions of each beam
     local model <close> = h.builtin()
-    assert.equal((192 + 8 * 13.5) * model.position_bytes, long.kv_bytes)
+    assert.equal((192 + 8 * 14.5) * model.position_bytes, long.kv_bytes)
     for _, line in ipairs(long.profile[2].profile) do
       if line.name == "attend" then assert(math.abs(line.mb * 1e6 / long.kv_bytes - 1) < 0.001) end
     end

@@ -45,9 +45,13 @@ template <typename T> void emu_words(std::vector<emu_word> &words, int argument,
         const bool writes = !std::is_const_v<std::remove_pointer_t<T>>;
         words.push_back({(uint64_t)(uintptr_t)x, argument, true, writes});
     } else if constexpr (std::is_class_v<T> && alignof(T) >= 8) {
+        T bytes = x;
+#if defined(__GNUC__) && !defined(__clang__)
+        __builtin_clear_padding(&bytes); /* what was left there may look like an address */
+#endif
         for (size_t at = 0; at + 8 <= sizeof x; at += 8) {
             uint64_t word;
-            memcpy(&word, reinterpret_cast<const char *>(&x) + at, 8);
+            memcpy(&word, reinterpret_cast<const char *>(&bytes) + at, 8);
             words.push_back({word, argument, false, false});
         }
     }
