@@ -11,12 +11,14 @@ static void take_off(llm_cache *c, int32_t n) {
     if (n) memmove(c->late, c->late + n, (size_t)c->n_late * sizeof *c->late);
 }
 
-int cache_settle(llm_cache *c, llm_error *err) {
+/* Learns ids from the first on until one cannot be had: without waiting, one that the host does not
+ * know. */
+static int learn(llm_cache *c, bool waits, llm_error *err) {
     int32_t n = 0;
     int failed = 0;
     for (; n < c->n_late; n++) {
         const cache_late *l = &c->late[n];
-        const int32_t *ids = llm_late_read(l->ids, err);
+        const int32_t *ids = waits ? llm_late_read(l->ids, err) : late_known(l->ids);
         failed = !ids || model_check_ids(c->model, ids + l->i, 1, err);
         if (failed) break;
         c->ids[l->position] = ids[l->i];
@@ -25,16 +27,10 @@ int cache_settle(llm_cache *c, llm_error *err) {
     return failed ? -1 : 0;
 }
 
+int cache_settle(llm_cache *c, llm_error *err) { return learn(c, true, err); }
+
 int64_t cache_known(llm_cache *c) {
-    int32_t n = 0;
-    for (; n < c->n_late; n++) {
-        const cache_late *l = &c->late[n];
-        const int32_t *ids = late_known(l->ids);
-        if (!ids || model_check_ids(c->model, ids + l->i, 1, NULL)) break;
-        c->ids[l->position] = ids[l->i];
-    }
-    take_off(c, n);
-    return c->n_late ? c->late[0].position : c->n + c->n_lost;
+    return learn(c, false, NULL) ? c->late[0].position : c->n + c->n_lost;
 }
 
 static int open_list(llm_cache *c, llm_error *err) {

@@ -101,55 +101,53 @@ static bool parse_name(const char *text, char *name, size_t name_bytes, int *ind
     return is_plugin(name);
 }
 
-/* A GPU if one answers, else the CPU, with a note of why where there is a plug-in for GPUs. */
-static llm_device *open_auto(const llm_device_options *o, llm_error *err) {
-    llm_error why = {LLM_OK, ""};
-    llm_device_options asked = *o;
-    bool is_absent;
-    if (plugin_load("cuda", o->cuda_lib, &is_absent, &why)) {
-        asked.name = "cuda";
-        llm_device *device = llm_device_open(&asked, &why);
-        if (device) return device;
-    }
-    asked.name = "cpu";
-    llm_device *device = llm_device_open(&asked, err);
-    if (device && !is_absent)
-        snprintf(device->note, sizeof device->note, "computing on the CPU: %s", why.message);
-    return device;
-}
-
 const char *llm_device_default(void) {
     const char *name = getenv("LLMLUA_DEVICE");
     return name && *name ? name : "auto";
 }
 
-llm_device *llm_device_open(const llm_device_options *o, llm_error *err) {
+/* is_absent (may be NULL): it needs a plug-in that is not there. */
+static llm_device *open_named(const char *wanted, const llm_device_options *o, bool *is_absent,
+                              llm_error *err) {
     char name[32];
     int index;
-    const int n_threads = o->n_threads;
-    if (n_threads < 0 || n_threads > MOST_THREADS) {
-        llm_fail(err, LLM_MISUSE, "threads must be between 0 and %d, got %d", MOST_THREADS,
-                 n_threads);
-        return NULL;
-    }
-    const char *wanted = o->name && strcmp(o->name, "auto") != 0 ? o->name : llm_device_default();
-    if (strcmp(wanted, "auto") == 0) return open_auto(o, err);
     if (!parse_name(wanted, name, sizeof name, &index)) {
         fail_unknown(wanted, err);
         return NULL;
     }
-    const bool loads = is_plugin(name);
-    const kern_backend *backend =
-        loads ? plugin_load(name, strcmp(name, "cuda") == 0 ? o->cuda_lib : NULL, NULL, err)
-              : find_backend(name);
+    const kern_backend *backend = find_backend(name);
+    if (!backend)
+        backend = plugin_load(name, strcmp(name, "cuda") == 0 ? o->cuda_lib : NULL, is_absent, err);
     if (!backend) return NULL;
     const int n_cores = kern_pool_cores(); /* more threads would only wait for each other */
-    kern_device_options options = {.n_threads =
-                                       n_threads && n_threads < n_cores ? n_threads : n_cores,
-                                   .index = index,
-                                   .invariant = o->invariant};
+    kern_device_options options = {
+        .n_threads = o->n_threads && o->n_threads < n_cores ? o->n_threads : n_cores,
+        .index = index,
+        .invariant = o->invariant};
     if (strcmp(name, "cpu") == 0 && read_tier(&options.tier, err)) return NULL;
     return open_backend(backend, wanted, &options, err);
+}
+
+/* A GPU if one answers, else the CPU, with a note of why where there is a plug-in for GPUs. */
+static llm_device *open_auto(const llm_device_options *o, llm_error *err) {
+    llm_error why = {LLM_OK, ""};
+    bool is_absent = false;
+    llm_device *device = open_named("cuda", o, &is_absent, &why);
+    if (device) return device;
+    device = open_named("cpu", o, NULL, err);
+    if (device && !is_absent)
+        snprintf(device->note, sizeof device->note, "computing on the CPU: %s", why.message);
+    return device;
+}
+
+llm_device *llm_device_open(const llm_device_options *o, llm_error *err) {
+    if (o->n_threads < 0 || o->n_threads > MOST_THREADS) {
+        llm_fail(err, LLM_MISUSE, "threads must be between 0 and %d, got %d", MOST_THREADS,
+                 o->n_threads);
+        return NULL;
+    }
+    const char *wanted = o->name && strcmp(o->name, "auto") != 0 ? o->name : llm_device_default();
+    return strcmp(wanted, "auto") == 0 ? open_auto(o, err) : open_named(wanted, o, NULL, err);
 }
 
 llm_device *device_retain(llm_device *device) {

@@ -13,23 +13,6 @@ struct llm_late {
 
 static int64_t entries_of(const llm_tensor *t) { return t->info.n_rows * t->info.n_columns; }
 
-/* A tensor of the same ids, which stays as they are now. */
-static llm_tensor *copy_choice(llm_tensor *t, llm_error *err) {
-    llm_tensor *copy = tensor_alloc(t->device, LLM_I32, t->info.n_rows, t->info.n_columns, err);
-    if (!copy) return NULL;
-    const int code = t->device->backend->copy(t->device->kern, &copy->buffer, 0, &t->buffer, 0,
-                                              (size_t)entries_of(t) * sizeof(int32_t));
-    if (device_check(t->device, code, "copying ids", err)) {
-        llm_tensor_close(copy);
-        return NULL;
-    }
-    copy->info.step = t->info.step;
-    copy->is_choice = t->is_choice;
-    copy->n_group_rows = t->n_group_rows;
-    copy->n_group_results = t->n_group_results;
-    return copy;
-}
-
 static llm_late *late_open(llm_tensor *t, llm_error *err) {
     if (t->late) return t->late;
     llm_late *late = kern_alloc(sizeof *late);
@@ -46,12 +29,12 @@ static llm_late *late_open(llm_tensor *t, llm_error *err) {
 /* The ids set out for the host at once, so that whoever waits for them does not wait for what is
  * queued later. */
 static int set_out(llm_late *late, llm_error *err) {
-    const llm_device *device = late->copy->device;
+    llm_device *device = late->copy->device;
     const size_t bytes = (size_t)late->n * sizeof *late->ids;
     if (bytes > KERN_FETCH_MOST) return 0;
     const int code =
         device->backend->fetch(device->kern, &late->copy->buffer, 0, bytes, &late->fetch);
-    return device_check((llm_device *)device, code, "reading ids", err);
+    return device_check(device, code, "reading ids", err);
 }
 
 bool llm_tensor_is_late(const llm_tensor *t) {
@@ -61,7 +44,7 @@ bool llm_tensor_is_late(const llm_tensor *t) {
 llm_late *llm_late_of(llm_tensor *t, llm_error *err) {
     llm_late *late = late_open(t, err);
     if (!late) return NULL;
-    if (!late->ids && !late->copy && (!(late->copy = copy_choice(t, err)) || set_out(late, err)))
+    if (!late->ids && !late->copy && (llm_op_copy(t, &late->copy, err) || set_out(late, err)))
         return NULL;
     return late_retain(late);
 }
@@ -97,7 +80,7 @@ static int arrive(llm_late *late, int32_t *ids, llm_error *err) {
     late->fetch = NULL;
     const int code = copy->device->backend->fetched(copy->device->kern, fetch, ids);
     return device_check(copy->device, code, "reading ids", err) ||
-                   tensor_check_codes(copy, ids, late->n, err)
+                   tensor_check_codes(copy, 0, late->n, ids, err)
                ? -1
                : 0;
 }

@@ -82,7 +82,7 @@ typedef struct llm_device_options {
  * theirs. */
 llm_device *llm_device_open(const llm_device_options *, llm_error *err);
 void llm_device_close(llm_device *);
-const char *llm_device_default(void); /* LLMLUA_DEVICE, else "auto" */
+const char *llm_device_default(void);          /* LLMLUA_DEVICE, else "auto" */
 const char *llm_device_describe(llm_device *); /* "cpu: avx2, 2 threads" */
 const char *llm_device_note(llm_device *);     /* a line that a user should know of it, or NULL */
 

@@ -14,7 +14,7 @@ typedef struct page_pool {
     int32_t *references;             /* caches that hold it, and its entry in the store; 0: free */
     int32_t *free;                   /* stack of free page numbers */
     int32_t n_free;
-    int32_t n_lost; /* below them: pages that the device had no memory for */
+    int32_t n_lost;       /* below them: pages that the device had no memory for */
     prefix_store *store;  /* NULL: prefixes are not shared */
     uint64_t last_serial; /* of the store that was dropped */
 } page_pool;

@@ -135,17 +135,16 @@ static int open_parts(llm_request *r, const llm_feed *f, llm_error *err) {
     return 0;
 }
 
-/* ids come as a host list or as an i32 tensor; the host copy is what caches remember. */
 /* A choice that nobody has read is fed as it lies on the device, if each cache gets one id of it.
  */
 static int take_late(llm_request *r, llm_tensor *t, llm_error *err) {
-    if (!t->is_choice || t->device != r->info.model->device || t->device->backend->host_memory ||
-        (t->late && late_known(t->late)) || r->info.n_ids != r->n_parts)
+    if (!llm_tensor_is_late(t) || t->device != r->info.model->device || r->info.n_ids != r->n_parts)
         return 0;
     r->late = llm_late_of(t, err);
     return r->late ? 0 : -1;
 }
 
+/* ids come as a host list or as an i32 tensor; the host copy is what caches remember. */
 static int take_ids(llm_request *r, const llm_feed *f, llm_error *err) {
     int64_t n = r->info.n_ids;
     if (f->ids) {

@@ -239,15 +239,11 @@ static int fail_entry(const llm_tensor *t, int32_t code, int64_t i, llm_error *e
     return fail_rows(code, first, first + n - 1, t->info.step, err);
 }
 
-static int check_codes(const llm_tensor *t, int64_t first, int64_t count, const int32_t *ids,
+int tensor_check_codes(const llm_tensor *t, int64_t first, int64_t count, const int32_t *ids,
                        llm_error *err) {
     for (int64_t i = 0; i < count; i++)
         if (ids[i] < 0 && ids[i] >= KERN_ID_NO_FINITE) return fail_entry(t, ids[i], first + i, err);
     return 0;
-}
-
-int tensor_check_codes(const llm_tensor *t, const int32_t *ids, int64_t n, llm_error *err) {
-    return check_codes(t, 0, n, ids, err);
 }
 
 int llm_tensor_read(llm_tensor *t, int64_t first, int64_t count, void *to, llm_error *err) {
@@ -269,7 +265,7 @@ int tensor_read(llm_tensor *t, int64_t first, int64_t count, void *to, llm_error
     const int code = t->device->backend->read(t->device->kern, &t->buffer, (size_t)first * 4, to,
                                               (size_t)count * 4);
     if (device_check(t->device, code, "reading a tensor", err)) return -1;
-    return t->is_choice ? check_codes(t, first, count, to, err) : 0;
+    return t->is_choice ? tensor_check_codes(t, first, count, to, err) : 0;
 }
 
 int tensor_check(llm_tensor *t, int64_t first, int64_t count, llm_error *err) {

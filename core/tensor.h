@@ -36,8 +36,9 @@ void tensor_pool_told(struct tensor_pool *);
 /* llm_tensor_read of entries that are there, always from the device. */
 int tensor_read(llm_tensor *, int64_t first, int64_t count, void *to, llm_error *err);
 
-/* Fails where one of all n entries of a choice is a code. */
-int tensor_check_codes(const llm_tensor *, const int32_t *ids, int64_t n, llm_error *err);
+/* Fails where one of `ids`, which are entries first … of a choice, is a code. */
+int tensor_check_codes(const llm_tensor *, int64_t first, int64_t count, const int32_t *ids,
+                       llm_error *err);
 
 /* Checks entries first … of a choice for codes now, which on some devices waits. Others pass. */
 int tensor_check(llm_tensor *, int64_t first, int64_t count, llm_error *err);

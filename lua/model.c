@@ -108,10 +108,7 @@ static void load_read_options(lua_State *L, load_request *r) {
     r->device.name = load_string(L, "device", "auto");
     r->device.n_threads = (int)load_integer(L, "threads", 0, 4096);
     r->device.cuda_lib = load_string(L, "cuda_lib", NULL);
-    if (bind_check_option(L, 2, "invariant")) {
-        r->device.invariant = bind_check_boolean(L, -1, "invariant");
-        lua_pop(L, 1);
-    }
+    r->device.invariant = option_boolean(L, 2, "invariant", false);
     r->options.ctx = load_integer(L, "ctx", 1, INT32_MAX);
     r->options.kv = load_string(L, "kv", NULL);
     r->options.n_pages = load_integer(L, "pages", 1, INT32_MAX);

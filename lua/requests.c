@@ -104,9 +104,7 @@ static int late_gc(lua_State *L) {
  * nothing */
 static int f_late(lua_State *L) {
     lua_settop(L, 1);
-    const tensor_handle *t = bind_tensor_test(L, 1);
-    if (!t) bind_error_raise(L, LLM_MISUSE, "late: no tensor");
-    llm_tensor *tensor = bind_tensor_live(L, t);
+    llm_tensor *tensor = bind_tensor_live(L, arg_tensor(L, 1, "tensor"));
     const llm_tensor_info *info = llm_tensor_get_info(tensor);
     if (!llm_tensor_is_late(tensor) || info->n_rows * info->n_columns != 1) {
         lua_pushnil(L);
