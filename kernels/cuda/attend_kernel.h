@@ -417,25 +417,23 @@ static void attend_launch(kern_device *device, const attend_args &a, int32_t n_t
 /* Values of more numbers than these take more registers: tiles of 16 queries only. */
 enum { ATTEND_NARROW = 128 };
 
-/* For each of the types; narrow heads in tiles of 16 MT. */
+/* Of 16-bit and 8-bit numbers: narrow heads in tiles of 16 MT. */
+template <kern_kv KV, int MT, bool FUSED, bool TREE>
+static void attend_launch_wide(kern_device *device, const attend_args &a, int32_t n_tiles) {
+    if (a.dim_v > ATTEND_NARROW)
+        attend_launch<KV, 1, 8, FUSED, TREE>(device, a, n_tiles);
+    else
+        attend_launch<KV, MT, 4, FUSED, TREE>(device, a, n_tiles);
+}
+
+/* For each of the types. */
 template <int MT, bool FUSED, bool TREE>
 static void attend_launch_any(kern_device *device, kern_kv type, const attend_args &a,
                               int32_t n_tiles) {
-    const bool wide = a.dim_v > ATTEND_NARROW;
     switch (type) {
     case KERN_KV_F32: attend_launch<KERN_KV_F32, 1, 8, FUSED, TREE>(device, a, n_tiles); break;
-    case KERN_KV_F16:
-        if (wide)
-            attend_launch<KERN_KV_F16, 1, 8, FUSED, TREE>(device, a, n_tiles);
-        else
-            attend_launch<KERN_KV_F16, MT, 4, FUSED, TREE>(device, a, n_tiles);
-        break;
-    case KERN_KV_Q8_0:
-        if (wide)
-            attend_launch<KERN_KV_Q8_0, 1, 8, FUSED, TREE>(device, a, n_tiles);
-        else
-            attend_launch<KERN_KV_Q8_0, MT, 4, FUSED, TREE>(device, a, n_tiles);
-        break;
+    case KERN_KV_F16: attend_launch_wide<KERN_KV_F16, MT, FUSED, TREE>(device, a, n_tiles); break;
+    case KERN_KV_Q8_0: attend_launch_wide<KERN_KV_Q8_0, MT, FUSED, TREE>(device, a, n_tiles); break;
     }
 }
 

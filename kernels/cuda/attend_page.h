@@ -81,18 +81,26 @@ GPU_INLINE void attend_int8_bf16(uint32_t x, uint32_t out[2]) {
 /* Words of the queries' fragments: f16 and q8_0: [tile][dim / 32][2 steps][whole, rest][32 lanes]
  * [4], f32: [tile][16][dim]. A tile of 32 numbers takes ATTEND_FRAGMENT either way. */
 
+/* Where the keys lie, from byte `first` of a row on, that lanes of group g meet in the four tiles
+ * of eight positions. */
+template <bool TREE>
+GPU_INLINE void attend_key_rows(const cuda_head_place &at, const attend_source<TREE> &from, int g,
+                                int first, const unsigned char *row[4]) {
+    GPU_UNROLL
+    for (int t = 0; t < 4; t++) {
+        int32_t slot;
+        const unsigned char *page = from.page_at(attend_position(t, g), &slot);
+        row[t] = page + from.keys + slot * at.key_row + first;
+    }
+}
+
 template <int MT, bool TREE>
 GPU_INLINE void attend_scores_f16(const cuda_head_place &at, const attend_source<TREE> &from,
                                   gpu_shared<uint32_t> queries, int32_t n_blocks,
                                   float s[MT][4][4]) {
     const int lane = (int)(threadIdx.x & 31), g = lane >> 2, j = lane & 3;
     const unsigned char *row[4];
-    GPU_UNROLL
-    for (int t = 0; t < 4; t++) {
-        int32_t slot;
-        const unsigned char *page = from.page_at(attend_position(t, g), &slot);
-        row[t] = page + from.keys + slot * at.key_row + 16 * j;
-    }
+    attend_key_rows(at, from, g, 16 * j, row);
     const gpu_shared<uint4> fragments = gpu_shared_as<uint4>(queries);
     GPU_UNROLL_2
     for (int32_t b = 0; b < n_blocks; b++) {
@@ -124,12 +132,7 @@ GPU_INLINE void attend_scores_q8(const cuda_head_place &at, const attend_source<
                                  float s[MT][4][4]) {
     const int lane = (int)(threadIdx.x & 31), g = lane >> 2, j = lane & 3;
     const unsigned char *row[4];
-    GPU_UNROLL
-    for (int t = 0; t < 4; t++) {
-        int32_t slot;
-        const unsigned char *page = from.page_at(attend_position(t, g), &slot);
-        row[t] = page + from.keys + slot * at.key_row + 8 * j;
-    }
+    attend_key_rows(at, from, g, 8 * j, row);
     const gpu_shared<uint4> fragments = gpu_shared_as<uint4>(queries);
     for (int32_t b = 0; b < n_blocks; b++) {
         uint2 k[4];

@@ -74,6 +74,9 @@ int cuda_read(kern_device *, const kern_buffer *from, size_t offset, void *to, s
 int cuda_copy(kern_device *, kern_buffer *to, size_t to_offset, const kern_buffer *from,
               size_t from_offset, size_t bytes);
 
+/* Whether bytes from offset on lie in the buffer; KERN_DEVICE with a message. */
+int cuda_check_range(kern_device *, const kern_buffer *, size_t offset, size_t bytes);
+
 /* ---- fetch.c ---- */
 
 typedef struct cuda_fetches cuda_fetches; /* reads under way */
@@ -272,7 +275,8 @@ typedef struct cuda_attention {
     float magnitude;
     bool interleaved;
 } cuda_attention;
-/* q and k normed by head and rotated in place, keys and values to their slots of the pages. */
+/* q normed by head and rotated in place; keys, normed and rotated too, and values to their slots of
+ * the pages (k stays as it is). */
 int cuda_place(kern_device *, const cuda_page_shape *, const cuda_step *, const cuda_attention *);
 /* out = attention over what each row sees. Sums run in chunks of fixed absolute position. */
 int cuda_attend(kern_device *, const cuda_page_shape *, const cuda_step *, const cuda_attention *);

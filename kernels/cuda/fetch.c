@@ -69,11 +69,13 @@ int cuda_fetch_begin(kern_device *device, const kern_buffer *from, size_t offset
                      kern_fetch **out) {
     *out = NULL;
     if (device->lost) return KERN_DEVICE;
-    if (bytes > KERN_FETCH_MOST || offset > from->bytes || bytes > from->bytes - offset)
-        return cuda_fail(device, KERN_DEVICE, "bytes %zu + %zu of a buffer of %zu in one fetch",
-                         offset, bytes, from->bytes);
+    if (bytes > KERN_FETCH_MOST)
+        return cuda_fail(device, KERN_DEVICE, "%zu bytes in one fetch, at most %d", bytes,
+                         KERN_FETCH_MOST);
+    int code = cuda_check_range(device, from, offset, bytes);
+    if (code) return code;
     cuda_select(device);
-    int code = device->fetches->resting ? KERN_OK : add_slab(device);
+    if (!device->fetches->resting) code = add_slab(device);
     if (code) return code;
     kern_fetch *f = device->fetches->resting;
     code = cuda_check(device,

@@ -334,9 +334,7 @@ void cuda_pieces_free(kern_device *device) {
 
 /* ---- the backend's operations ---- */
 
-/* Whether bytes from offset on lie in the buffer. */
-static int check_range(kern_device *device, const kern_buffer *buffer, size_t offset,
-                       size_t bytes) {
+int cuda_check_range(kern_device *device, const kern_buffer *buffer, size_t offset, size_t bytes) {
     if (offset <= buffer->bytes && bytes <= buffer->bytes - offset) return KERN_OK;
     return cuda_fail(device, KERN_DEVICE, "bytes %zu + %zu lie outside a buffer of %zu", offset,
                      bytes, buffer->bytes);
@@ -344,7 +342,7 @@ static int check_range(kern_device *device, const kern_buffer *buffer, size_t of
 
 int cuda_write(kern_device *device, kern_buffer *to, size_t offset, const void *from,
                size_t bytes) {
-    int code = check_range(device, to, offset, bytes);
+    int code = cuda_check_range(device, to, offset, bytes);
     if (code || !bytes) return code;
     char *at = (char *)to->data + offset;
     if (bytes <= SMALL_WRITE) {
@@ -403,14 +401,14 @@ int cuda_fetch(kern_device *device, const void *from, void *to, size_t bytes) {
 }
 
 int cuda_read(kern_device *device, const kern_buffer *from, size_t offset, void *to, size_t bytes) {
-    const int code = check_range(device, from, offset, bytes);
+    const int code = cuda_check_range(device, from, offset, bytes);
     return code || !bytes ? code : cuda_fetch(device, (const char *)from->data + offset, to, bytes);
 }
 
 int cuda_copy(kern_device *device, kern_buffer *to, size_t to_offset, const kern_buffer *from,
               size_t from_offset, size_t bytes) {
-    int code = check_range(device, to, to_offset, bytes);
-    if (!code) code = check_range(device, from, from_offset, bytes);
+    int code = cuda_check_range(device, to, to_offset, bytes);
+    if (!code) code = cuda_check_range(device, from, from_offset, bytes);
     if (code || !bytes) return code;
     if (device->lost) return KERN_DEVICE;
     cuda_select(device);

@@ -246,6 +246,16 @@ static noise_job part_of(const noise_job &whole, int64_t first) {
     return j;
 }
 
+/* grid: blocks × rows, as many rows at a time as a grid may have */
+static int launch_rows(kern_device *device, void (*kernel)(noise_job), const noise_job &j,
+                       int64_t n_rows, const char *what) {
+    for (int64_t first = 0; first < n_rows; first += TENSOR_MOST_ROWS) {
+        const dim3 grid(j.n_blocks, (unsigned)tensor_least(TENSOR_MOST_ROWS, n_rows - first));
+        GPU_LAUNCH(device, kernel, grid, THREADS, 0, part_of(j, first));
+    }
+    return cuda_launched(device, what);
+}
+
 /* out[R,C] = x[R,C] + noise; entries that are not finite stay */
 int cuda_tensor_gumbel(kern_device *device, kern_tensor x, int32_t base, const kern_key *keys,
                        kern_tensor out) {
@@ -254,11 +264,7 @@ int cuda_tensor_gumbel(kern_device *device, kern_tensor x, int32_t base, const k
     const int code = job_init(device, x, base, keys, &j);
     if (code) return code;
     j.out = cuda_f32(out);
-    for (int64_t first = 0; first < x.n_rows; first += TENSOR_MOST_ROWS) {
-        const dim3 grid(j.n_blocks, (unsigned)tensor_least(TENSOR_MOST_ROWS, x.n_rows - first));
-        GPU_LAUNCH(device, add_noise, grid, THREADS, 0, part_of(j, first));
-    }
-    return cuda_launched(device, "gumbel");
+    return launch_rows(device, add_noise, j, x.n_rows, "gumbel");
 }
 
 /* ids[R,1] */
@@ -269,9 +275,5 @@ int cuda_tensor_sample(kern_device *device, kern_tensor x, int32_t base, const k
     const int code = job_init(device, x, base, keys, &j);
     if (code) return code;
     j.ids = cuda_i32(ids);
-    for (int64_t first = 0; first < x.n_rows; first += TENSOR_MOST_ROWS) {
-        const dim3 grid(j.n_blocks, (unsigned)tensor_least(TENSOR_MOST_ROWS, x.n_rows - first));
-        GPU_LAUNCH(device, draw_rows, grid, THREADS, 0, part_of(j, first));
-    }
-    return cuda_launched(device, "sample");
+    return launch_rows(device, draw_rows, j, x.n_rows, "sample");
 }
