@@ -1,7 +1,7 @@
-/* pool.c: the threads of a device. Three words are waited on: `turn` (a run begins, or the pool
- * closes), `phase` (all threads have come to the barrier) and `gathered` (one more has come to
- * thread 0). A waiter spins for about 50 µs, then sleeps on the word's futex; where there are
- * fewer cores than threads it sleeps at once.
+/* pool.c: the threads of a device. Four words are waited on: `turn` (a run begins, or the pool
+ * closes), `phase` (all threads have come to the barrier), `gathered` (one more has come to thread
+ * 0) and `news` (whatever the run's work means by it). A waiter spins for about 50 µs, then sleeps
+ * on the word's futex; where there are fewer cores than threads it sleeps at once.
  *
  * Where other processes take the cores, threads wait long for each other: a run may then be faster
  * on the caller's thread alone. So runs are judged, some 15 ms of them at a time, by the time they
@@ -32,7 +32,7 @@ typedef struct pool_word {
 } pool_word;
 
 struct kern_pool {
-    pool_word turn, phase, gathered;
+    pool_word turn, phase, gathered, news;
     _Alignas(64) _Atomic int n_arrived;
     _Alignas(64) _Atomic int64_t next;
     kern_work_fn *work; /* of the present run; NULL: close */
@@ -136,6 +136,10 @@ bool kern_pool_gather(kern_pool *pool, int i_thread) {
         wait_in_run(pool, &pool->gathered, n);
     return true;
 }
+
+uint32_t kern_pool_news(kern_pool *pool) { return atomic_load(&pool->news.value); }
+void kern_pool_await(kern_pool *pool, uint32_t news) { wait_in_run(pool, &pool->news, news); }
+void kern_pool_tell(kern_pool *pool) { word_next(&pool->news); }
 
 int64_t kern_pool_next(kern_pool *pool, int64_t n_units) {
     const int64_t i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);

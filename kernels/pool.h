@@ -31,6 +31,12 @@ void kern_pool_release(kern_pool *pool);
  * counter is reset at each barrier. */
 int64_t kern_pool_next(kern_pool *pool, int64_t n_units);
 
+/* Inside a run, apart from barriers: what one thread waits for and another brings about. A waiter
+ * takes the news, looks whether it may go on, and if not awaits others than those. */
+uint32_t kern_pool_news(kern_pool *pool);
+void kern_pool_await(kern_pool *pool, uint32_t news);
+void kern_pool_tell(kern_pool *pool); /* there are others */
+
 /* The cores this process may use: affinity mask and cgroup quota, at least 1. */
 int kern_pool_cores(void);
 

@@ -21,13 +21,13 @@ static int share_pages(const cpu_scratch *s, const kern_batch *batch, int32_t t)
     return i == j || batch->sequences[i].pages[0] == batch->sequences[j].pages[0];
 }
 
-void cpu_attend_tiles(cpu_scratch *s, const kern_batch *batch) {
+void cpu_attend_tiles(cpu_scratch *s, const kern_batch *batch, int32_t band_rows) {
     s->n_tiles = 0;
     for (int32_t t = 0, end; t < batch->n_rows; t = end) {
         end = t + 1;
         if (s->rows[t].i_sequence < 0) continue;
         while (end < batch->n_rows && end - t < s->tile_rows && s->rows[end].i_sequence >= 0 &&
-               share_pages(s, batch, end - 1))
+               (band_rows == 0 || end % band_rows != 0) && share_pages(s, batch, end - 1))
             end++;
         s->tiles[s->n_tiles++] = (cpu_tile){.first_row = t, .n_rows = end - t};
     }
@@ -47,16 +47,22 @@ static int64_t units_of(const cpu_run *r, const plan_op *op) {
     return (int64_t)r->scratch->n_tiles * op->n_heads_kv * slices_of(op);
 }
 
-static attend_unit unit_of(const cpu_run *r, const plan_op *op, int64_t i) {
+/* Unit i of a tile. */
+static attend_unit unit_of_tile(const plan_op *op, const cpu_tile *tile, int32_t i) {
     const int32_t group = op->n_heads / op->n_heads_kv, n_slices = slices_of(op);
-    const int32_t i_slice = (int32_t)(i % n_slices);
-    attend_unit u = {.i_head = (int32_t)(i / n_slices % op->n_heads_kv)};
-    /* the last tiles see most: first */
-    u.tile = &r->scratch->tiles[r->scratch->n_tiles - 1 - i / n_slices / op->n_heads_kv];
+    const int32_t i_slice = i % n_slices;
+    attend_unit u = {.tile = tile, .i_head = i / n_slices};
     u.first_head = u.i_head * group + i_slice * CPU_QUERIES;
     u.n_heads = group - i_slice * CPU_QUERIES;
     if (u.n_heads > CPU_QUERIES) u.n_heads = CPU_QUERIES;
     return u;
+}
+
+/* Unit i of all; the last tiles see most: first. */
+static attend_unit unit_of(const cpu_run *r, const plan_op *op, int64_t i) {
+    const int32_t each = op->n_heads_kv * slices_of(op);
+    const cpu_tile *last = &r->scratch->tiles[r->scratch->n_tiles - 1];
+    return unit_of_tile(op, last - i / each, (int32_t)(i % each));
 }
 
 /* The chunks that rows of a tile see: *first … *end - 1. */
@@ -321,5 +327,18 @@ void cpu_attend(cpu_run *r, const plan_op *op, int i_thread, int n_threads) {
         if (cpu_stopped(r)) return;
         const attend_unit u = unit_of(r, op, i);
         attend_unit_whole(r, op, &u, &m);
+    }
+}
+
+void cpu_attend_band(cpu_run *r, const plan_op *op, const cpu_band *band, int i_thread) {
+    const cpu_tile *tile = r->scratch->tiles, *end = tile + r->scratch->n_tiles;
+    attend_memory m = thread_memory(r, op, i_thread);
+    while (tile < end && tile->first_row < band->first) tile++;
+    for (; tile < end && tile->first_row < band->end; tile++) {
+        for (int32_t i = 0; i < op->n_heads_kv * slices_of(op); i++) {
+            if (cpu_stopped(r)) return;
+            const attend_unit u = unit_of_tile(op, tile, i);
+            attend_unit_whole(r, op, &u, &m);
+        }
     }
 }

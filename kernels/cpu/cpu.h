@@ -176,6 +176,11 @@ extern const cpu_tier cpu_tier_plain, cpu_tier_avx2, cpu_tier_avxvnni, cpu_tier_
     cpu_tier_neon;
 const cpu_tier *cpu_tier_of(const kern_device *);
 
+/* Rows that are worked on together, and how many rows of the scratch lie before their inputs. */
+typedef struct cpu_band {
+    int32_t first, end, place;
+} cpu_band;
+
 typedef struct cpu_tile { /* neighbouring rows that attend together: they share pages */
     int32_t first_row, n_rows;
 } cpu_tile;
@@ -185,7 +190,8 @@ typedef struct cpu_scratch {
     host_row *rows;  /* [max_rows] */
     cpu_tile *tiles; /* [max_rows] */
     int32_t n_tiles, tile_rows;
-    /* inputs of products: max_rows rows, in whole tiles, of the widest */
+    /* inputs of products: max_rows rows, in whole tiles, of the widest, whose columns are: */
+    int64_t k_blocks, k_floats, k_pairs;
     cpu_in_block *blocks;
     cpu_in_rest *rests;
     uint8_t *flags;
@@ -197,6 +203,9 @@ typedef struct cpu_scratch {
     int32_t n_ropes;
     int32_t *rope_positions; /* for which the tables hold; [max_rows] */
     int32_t n_rope_positions;
+    struct cpu_band_done {
+        _Alignas(64) _Atomic int32_t n; /* parts of the run that the band is through with */
+    } * bands;
     float *partials;        /* of split attention */
     int64_t n_partials;     /* floats */
     unsigned char *threads; /* a piece of thread_bytes for each thread */
@@ -214,6 +223,7 @@ typedef struct cpu_run {
     const kern_batch *batch;
     int32_t first, end; /* operations */
     int32_t tile;       /* of the inputs of products */
+    int32_t band_rows;  /* see bands.c; 0: the run has phases */
     int rope_stale;     /* the rotation tables have to be filled */
     atomic_int interrupted;
     int n_threads; /* that take part */
@@ -229,6 +239,21 @@ static inline int cpu_stopped(cpu_run *r) {
 static inline float *cpu_rows_of(const cpu_run *r, int32_t i_buffer) {
     return (float *)r->work->buffers[i_buffer].data;
 }
+
+/* run.c */
+/* The end of the products from operation i on that share its input, and the forms of it that they
+ * want. */
+int32_t cpu_products_end(const cpu_run *, int32_t i, int *wants);
+/* Strips first … end - 1 of operation op for the rows of a band, whose inputs these are. */
+void cpu_product_strips(cpu_run *, const plan_op *, const cpu_band *, const cpu_inputs *,
+                        int64_t first, int64_t end);
+
+/* bands.c */
+enum { CPU_BAND_MOST = 48, CPU_BAND_LEAST = 12 }; /* rows */
+/* Rows of a band where a batch of so many is worked on in bands; else 0. */
+int32_t cpu_band_rows(int32_t n_rows, int32_t tile, int n_threads);
+void cpu_bands_open(cpu_run *); /* before the threads come */
+void cpu_run_bands(cpu_run *, int i_thread);
 
 int cpu_work_open(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);
 int cpu_run_plan(kern_device *, kern_work *, const plan *, int32_t first, int32_t count,
@@ -250,14 +275,19 @@ static inline void cpu_lap_end(cpu_run *r, int i_thread, int32_t i_op, int kind)
 
 /* rows.c: row operations, for rows first … end - 1 */
 void cpu_row_op(cpu_run *, const plan_op *, int i_thread, int32_t first, int32_t end);
-/* The inputs of products with buffer i_buffer, and rows first … end - 1 of the forms it wants. */
-cpu_inputs cpu_inputs_of(const cpu_run *, int32_t i_buffer);
-void cpu_fill_inputs(cpu_run *, int32_t i_buffer, int wants, int32_t first, int32_t end);
+/* The inputs of products of a band with buffer i_buffer, and its rows first … end - 1 of the batch
+ * in the forms they want. */
+cpu_inputs cpu_inputs_of(const cpu_run *, const cpu_band *, int32_t i_buffer);
+void cpu_fill_inputs(cpu_run *, const cpu_band *, int32_t i_buffer, int wants, int32_t first,
+                     int32_t end);
 void cpu_rope_fill(cpu_run *, int32_t first, int32_t end);
 const float *cpu_vector(const kern_weight *); /* f32 values of a bound vector; NULL of NULL */
 
 /* attend.c */
-void cpu_attend_tiles(cpu_scratch *, const kern_batch *); /* from the rows */
+/* From the rows; none lies in two bands of so many rows, if there are such. */
+void cpu_attend_tiles(cpu_scratch *, const kern_batch *, int32_t band_rows);
+/* Rows of the band, on the caller's thread. */
+void cpu_attend_band(cpu_run *, const plan_op *, const cpu_band *, int i_thread);
 /* All threads come to it alike, even of a stopped run. */
 void cpu_attend(cpu_run *, const plan_op *, int i_thread, int n_threads);
 

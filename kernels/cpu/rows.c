@@ -128,38 +128,42 @@ void cpu_row_op(cpu_run *r, const plan_op *op, int i_thread, int32_t first, int3
     for (int32_t t = first; t < end; t++) row_op(r, op, t, thread_values(r, i_thread));
 }
 
-cpu_inputs cpu_inputs_of(const cpu_run *r, int32_t i_buffer) {
-    const int32_t n_rows = r->batch->n_rows, tile = r->tile;
+cpu_inputs cpu_inputs_of(const cpu_run *r, const cpu_band *band, int32_t i_buffer) {
+    const cpu_scratch *s = r->scratch;
+    const int32_t n_rows = band->end - band->first, tile = r->tile, place = band->place;
     cpu_inputs in = {
-        .blocks = r->scratch->blocks,
-        .rests = r->scratch->rests,
-        .flags = r->scratch->flags,
-        .floats = r->scratch->floats,
-        .pairs = r->scratch->pairs,
+        .blocks = s->blocks + place * (s->k_blocks / 32),
+        .rests = s->rests + place * (s->k_blocks / 32),
+        .flags = s->flags + place * (s->k_blocks / 32) * CPU_FLAGS,
+        .floats = s->floats + place * s->k_floats,
+        .pairs = s->pairs + place * ((s->k_pairs + 1) / 2),
         .n_rows = n_rows,
         .k = r->plan->buffers[i_buffer].width,
         .tile = tile,
         .n_tiles = (n_rows + tile - 1) / tile,
     };
-    if (tile == 1) in.floats = cpu_rows_of(r, i_buffer); /* they lie so already */
+    if (tile == 1) in.floats = cpu_rows_of(r, i_buffer) + band->first * in.k; /* so already */
     return in;
 }
 
-void cpu_fill_inputs(cpu_run *r, int32_t i_buffer, int wants, int32_t first, int32_t end) {
-    const cpu_inputs in = cpu_inputs_of(r, i_buffer);
-    const int floats = wants & CPU_WANTS_FLOATS && in.floats == r->scratch->floats;
-    for (int32_t t = first, next; t < end; t = next) { /* of each tile the rows that it has */
-        const int32_t i_tile = t / in.tile, i = t % in.tile;
+void cpu_fill_inputs(cpu_run *r, const cpu_band *band, int32_t i_buffer, int wants, int32_t first,
+                     int32_t end) {
+    const cpu_inputs in = cpu_inputs_of(r, band, i_buffer);
+    const int floats = wants & CPU_WANTS_FLOATS && in.tile > 1;
+    for (int32_t t = first - band->first, next; t < end - band->first; t = next) {
+        const int32_t i_tile = t / in.tile, i = t % in.tile; /* of each tile the rows it has */
         const int64_t at = cpu_in_first(&in, i_tile) + i;
-        const float *x = cpu_rows_of(r, i_buffer) + t * in.k;
-        next = (i_tile + 1) * in.tile < end ? (i_tile + 1) * in.tile : end;
+        const float *x = cpu_rows_of(r, i_buffer) + (band->first + t) * in.k;
+        next =
+            (i_tile + 1) * in.tile < end - band->first ? (i_tile + 1) * in.tile : end - band->first;
         if (wants & CPU_WANTS_BLOCKS)
             r->tier->quantise(x, in.k, next - t, in.tile, in.blocks + at, in.rests + at,
                               cpu_in_flags(&in, i_tile) + i);
         if (wants & CPU_WANTS_PAIRS)
             r->tier->round_pairs(x, in.k, next - t, in.tile,
                                  in.pairs + (t - i) * ((in.k + 1) / 2) + i);
-        float *to = r->scratch->floats + (int64_t)(t - i) * in.k + i;
+        float *to =
+            r->scratch->floats + band->place * r->scratch->k_floats + (int64_t)(t - i) * in.k + i;
         for (int64_t j = 0; floats && j < in.k; j++)
             for (int32_t u = 0; u < next - t; u++) to[j * in.tile + u] = x[u * in.k + j];
     }

@@ -1,5 +1,5 @@
-/* run.c: runs a range of a plan in one call of the pool. The operations fall into phases with a
- * barrier after each:
+/* run.c: runs a range of a plan in one call of the pool. Many rows are done in bands (bands.c). Of
+ * few the operations fall into phases with a barrier after each:
  *
  *   rows       a chain of row operations, and the input of products that follow brought into their
  *              form, each thread with rows of its own
@@ -25,9 +25,11 @@ static int is_row_op(const plan_op *op) {
     return op->kind != PLAN_MATMUL && op->kind != PLAN_ATTEND;
 }
 
-/* Strips first … end - 1 of operation op, in pieces. */
-static void product_strips(cpu_run *r, const plan_op *op, const cpu_inputs *in, int64_t first,
-                           int64_t end) {
+static cpu_band all_rows(const cpu_run *r) { return (cpu_band){.end = r->batch->n_rows}; }
+
+/* In pieces. */
+void cpu_product_strips(cpu_run *r, const plan_op *op, const cpu_band *band, const cpu_inputs *in,
+                        int64_t first, int64_t end) {
     cpu_product p = {
         .w = op->w,
         .strip_bytes = cpu_strip_bytes(cpu_packed(op->w), op->w->n_columns),
@@ -41,6 +43,7 @@ static void product_strips(cpu_run *r, const plan_op *op, const cpu_inputs *in, 
         p.out = cpu_rows_of(r, op->out);
         p.out_stride = r->plan->buffers[op->out].width;
     }
+    p.out += band->first * p.out_stride;
     const int is_pairs = cpu_wants(r->device, op->w) == CPU_WANTS_PAIRS;
     cpu_product_fn *product =
         r->tier->products->product(is_pairs ? KERN_BF16_DOTS : cpu_packed(op->w)->id);
@@ -55,13 +58,14 @@ static int64_t units_of(const plan_op *op, int64_t unit) {
 /* Units first … end - 1 of operations i … n counted through. */
 static void product_units(cpu_run *r, int32_t i, int32_t n, int64_t unit, int64_t first,
                           int64_t end, int i_thread) {
-    const cpu_inputs in = cpu_inputs_of(r, r->plan->ops[i].in);
+    const cpu_band all = all_rows(r);
+    const cpu_inputs in = cpu_inputs_of(r, &all, r->plan->ops[i].in);
     for (; i < n && first < end; i++) {
         const plan_op *op = &r->plan->ops[i];
         int64_t units = units_of(op, unit), strips = cpu_strips(op->w->n_rows);
         if (first < units) {
             int64_t to = (end < units ? end : units) * unit;
-            product_strips(r, op, &in, first * unit, to < strips ? to : strips);
+            cpu_product_strips(r, op, &all, &in, first * unit, to < strips ? to : strips);
             cpu_lap_end(r, i_thread, i, CPU_LAP_OWN);
         }
         first = first > units ? first - units : 0;
@@ -102,9 +106,7 @@ static void products(cpu_run *r, int32_t i, int32_t n, int i_thread, int n_threa
     share_units(r, i, n, unit, owned, total, size, i_thread);
 }
 
-/* The end of the products from operation i on that share its input, and the forms of it that they
- * want. */
-static int32_t products_end(const cpu_run *r, int32_t i, int *wants) {
+int32_t cpu_products_end(const cpu_run *r, int32_t i, int *wants) {
     const plan_op *ops = r->plan->ops;
     int32_t n = i;
     *wants = 0;
@@ -124,7 +126,8 @@ typedef struct rows_part {
 static rows_part rows_from(const cpu_run *r, int32_t i) {
     rows_part p = {.first = i, .end = i};
     while (p.end < r->end && is_row_op(&r->plan->ops[p.end])) p.end++;
-    if (p.end < r->end && r->plan->ops[p.end].kind == PLAN_MATMUL) products_end(r, p.end, &p.wants);
+    if (p.end < r->end && r->plan->ops[p.end].kind == PLAN_MATMUL)
+        cpu_products_end(r, p.end, &p.wants);
     return p;
 }
 
@@ -137,7 +140,8 @@ static void rows_do(cpu_run *r, const rows_part *p, int i_thread, int32_t first_
         cpu_lap_end(r, i_thread, i, CPU_LAP_OWN);
     }
     if (!p->wants) return;
-    cpu_fill_inputs(r, r->plan->ops[p->end].in, p->wants, first_row, end_row);
+    const cpu_band all = all_rows(r);
+    cpu_fill_inputs(r, &all, r->plan->ops[p->end].in, p->wants, first_row, end_row);
     cpu_lap_end(r, i_thread, p->end, CPU_LAP_INPUT);
 }
 
@@ -169,11 +173,8 @@ static void rows_pass(cpu_run *r, const rows_part *p, int i_thread, int n_thread
         meet(r, i_thread, has_rows ? p->end - 1 : i_before);
 }
 
-static void run_thread(void *data, int i_thread, int n_threads) {
-    cpu_run *r = (cpu_run *)data;
+static void run_phases(cpu_run *r, int i_thread, int n_threads) {
     const plan_op *ops = r->plan->ops;
-    if (i_thread == 0) r->n_threads = n_threads;
-    cpu_lap_begin(r, i_thread);
     for (int32_t i = r->first;;) {
         const rows_part rows = rows_from(r, i);
         rows_pass(r, &rows, i_thread, n_threads);
@@ -181,7 +182,7 @@ static void run_thread(void *data, int i_thread, int n_threads) {
         if (i >= r->end) break;
         if (ops[i].kind == PLAN_MATMUL) {
             int wants;
-            const int32_t n = products_end(r, i, &wants);
+            const int32_t n = cpu_products_end(r, i, &wants);
             if (!cpu_stopped(r)) products(r, i, n, i_thread, n_threads);
             i = n;
         } else {
@@ -191,11 +192,14 @@ static void run_thread(void *data, int i_thread, int n_threads) {
     }
 }
 
-static int map_batch(kern_device *device, kern_work *work, const kern_batch *batch) {
-    cpu_scratch *s = (cpu_scratch *)work->scratch;
-    int code = host_map_rows(device, work, batch, s->rows);
-    if (code == KERN_OK) cpu_attend_tiles(s, batch);
-    return code;
+static void run_thread(void *data, int i_thread, int n_threads) {
+    cpu_run *r = (cpu_run *)data;
+    if (i_thread == 0) r->n_threads = n_threads;
+    cpu_lap_begin(r, i_thread);
+    if (r->band_rows > 0)
+        cpu_run_bands(r, i_thread);
+    else
+        run_phases(r, i_thread, n_threads);
 }
 
 /* Operations that need a sequence for every row, and positions within learned ones. */
@@ -233,9 +237,12 @@ static int rope_stale(cpu_scratch *s, const plan *p, int32_t first, int32_t end,
 int cpu_run_plan(kern_device *device, kern_work *work, const plan *p, int32_t first, int32_t count,
                  const kern_batch *batch) {
     cpu_scratch *scratch = (cpu_scratch *)work->scratch;
-    int code = map_batch(device, work, batch);
+    int code = host_map_rows(device, work, batch, scratch->rows);
     if (code == KERN_OK) code = check_ops(device, work, p, first, first + count, batch);
     if (code != KERN_OK || batch->n_rows == 0) return code;
+    const int32_t tile = cpu_tier_of(device)->products->tile(batch->n_rows);
+    const int32_t band_rows = cpu_band_rows(batch->n_rows, tile, kern_pool_threads(device->pool));
+    cpu_attend_tiles(scratch, batch, band_rows);
     cpu_run r = {
         .device = device,
         .tier = cpu_tier_of(device),
@@ -245,10 +252,12 @@ int cpu_run_plan(kern_device *device, kern_work *work, const plan *p, int32_t fi
         .batch = batch,
         .first = first,
         .end = first + count,
-        .tile = cpu_tier_of(device)->products->tile(batch->n_rows),
+        .tile = tile,
+        .band_rows = band_rows,
         .rope_stale = rope_stale(scratch, p, first, first + count, batch->n_rows),
     };
     if ((code = cpu_laps_open(&r)) != KERN_OK) return code;
+    if (band_rows > 0) cpu_bands_open(&r);
     kern_pool_run(device->pool, run_thread, &r);
     device->stats.launches += (uint64_t)count;
     if (cpu_stopped(&r) || atomic_load(&r.interrupted)) code = KERN_INTERRUPTED;

@@ -71,6 +71,12 @@ static unsigned char *lay_out(unsigned char *at, cpu_scratch *s, const sizes *z,
     s->rope_tables = take(&at, (size_t)z->n_ropes * sizeof *s->rope_tables);
     s->rope_memory = take(&at, rows * (size_t)z->rope_floats * sizeof(float));
     size_t padded = rows + CPU_TILE_MOST - 1; /* whole tiles */
+    if (cpu_band_rows(max_rows, 1, n_threads) > 0 && padded < CPU_BAND_MOST * (size_t)n_threads)
+        padded = CPU_BAND_MOST * (size_t)n_threads;
+    s->bands = take(&at, (rows / CPU_BAND_LEAST + 1) * sizeof *s->bands);
+    s->k_blocks = z->blocks;
+    s->k_floats = z->floats;
+    s->k_pairs = z->pairs;
     size_t n_blocks = padded * (size_t)(z->blocks / 32);
     s->blocks = take(&at, n_blocks * sizeof *s->blocks);
     s->rests = take(&at, n_blocks * sizeof *s->rests);

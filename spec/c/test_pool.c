@@ -59,6 +59,31 @@ static void work_gather(void *data, int i_thread, int n_threads) {
     }
 }
 
+/* A chain of units: each waits for the one before it, whoever does that. */
+static void work_chain(void *data, int i_thread, int n_threads) {
+    shared *s = data;
+    if (i_thread == 0) s->n_expected += n_threads;
+    int64_t unit;
+    while ((unit = kern_pool_next(s->pool, N_UNITS)) >= 0) {
+        for (uint32_t news; news = kern_pool_news(s->pool), s->n_calls < unit;)
+            kern_pool_await(s->pool, news);
+        s->n_wrong += s->n_calls != unit;
+        s->n_calls++;
+        kern_pool_tell(s->pool);
+    }
+}
+
+static void check_chain(int n_threads, int n_runs) {
+    kern_pool *pool = kern_pool_open(n_threads);
+    for (int run = 0; run < n_runs; run++) {
+        shared s = {.pool = pool};
+        kern_pool_run(pool, work_chain, &s);
+        CHECK(s.n_wrong == 0 && s.n_calls == N_UNITS, "%d threads: %d wrong in %d units", n_threads,
+              (int)s.n_wrong, (int)s.n_calls);
+    }
+    kern_pool_close(pool);
+}
+
 static void check_gather(int n_threads, int n_runs) {
     kern_pool *pool = kern_pool_open(n_threads);
     for (int run = 0; run < n_runs; run++) {
@@ -206,6 +231,9 @@ int main(void) {
     check_gather(1, 2);
     check_gather(2, 20);
     check_gather(5, 5);
+    check_chain(1, 2);
+    check_chain(2, 20);
+    check_chain(5, 5);
     check_sleep();
     check_fork(true);
     check_fork(false);
