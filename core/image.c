@@ -36,30 +36,41 @@ static int own_or_close(int fd, mode_t kind) {
     return -1;
 }
 
-/* Makes the folders of a path, for the user alone. */
-static void make_folders(const char *path) {
+/* Makes the folders of a path, for the user alone. 0, or why the last one could not be made. */
+static int make_folders(const char *path) {
     const size_t n = strlen(path) + 1;
     char *copy = kern_alloc(n);
-    if (!copy) return;
+    if (!copy) return ENOMEM;
     memcpy(copy, path, n);
     for (char *at = copy + 1; *at; at++) {
         if (*at != '/') continue;
         *at = '\0';
-        mkdir(copy, 0700);
+        const int code = mkdir(copy, 0700);
         *at = '/';
+        if (code != 0 && errno != EEXIST) break; /* no folder below it can be made either */
     }
-    mkdir(copy, 0700);
+    const int why = mkdir(copy, 0700) == 0 || errno == EEXIST ? 0 : errno;
     kern_free(copy);
+    return why;
 }
 
 int image_open_folder(const char *path, bool make) {
     const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
     int fd = open(path, flags);
     if (fd < 0 && errno == ENOENT && make) {
-        make_folders(path);
+        const int why = make_folders(path);
         fd = open(path, flags);
+        if (fd < 0 && why != 0) errno = why;
     }
     return own_or_close(fd, S_IFDIR);
+}
+
+const char *image_why_not(const char *path) {
+    const int why = errno;
+    struct stat info;
+    if (why != EPERM || stat(path, &info) != 0) return strerror(why);
+    if (info.st_uid != geteuid()) return "the folder belongs to another user";
+    return info.st_mode & 022 ? "others may write to the folder" : strerror(why);
 }
 
 int image_open_file(int folder, const char *name) {
@@ -180,22 +191,32 @@ static char *choose_folder(const char *wanted, bool *is_named) {
         end = ends[i];
         if (start && (!*start || (i > 0 && *start != '/'))) start = NULL;
     }
-    if (!start || strcmp(start, "off") == 0) return NULL;
+    if (!start) return NULL;
     const size_t n = strlen(start) + strlen(end) + 1;
     char *folder = kern_alloc(n);
     if (folder) snprintf(folder, n, "%s%s", start, end);
     return folder;
 }
 
+static bool is_off(const char *wanted) {
+    if (!wanted || !*wanted) wanted = getenv("LLMLUA_WEIGHT_CACHE");
+    return wanted && strcmp(wanted, "off") == 0;
+}
+
 image *image_open(const gguf_file *file, const char *wanted, const volatile int *stop) {
     bool is_named;
     const gguf_identity identity = gguf_identify(file);
-    char *folder = identity.bytes ? choose_folder(wanted, &is_named) : NULL;
-    image *m = folder && (is_named || identity.bytes >= LEAST_BYTES) ? kern_alloc(sizeof *m) : NULL;
+    if (!identity.bytes || is_off(wanted)) return NULL;
+    char *folder = choose_folder(wanted, &is_named);
+    image *m = is_named || identity.bytes >= LEAST_BYTES ? kern_alloc(sizeof *m) : NULL;
     if (!m) {
         kern_free(folder);
         return NULL;
     }
+    if (!folder)
+        snprintf(m->note, sizeof m->note,
+                 "no folder to keep weights in: neither "
+                 "LLMLUA_WEIGHT_CACHE nor, as an absolute path, XDG_CACHE_HOME or HOME names one");
     m->file = file;
     m->stop = stop;
     m->folder = folder;
@@ -239,7 +260,7 @@ void image_close(image *m) {
     kern_free(m);
 }
 
-const kern_image *image_calls(image *m) { return m ? &m->calls : NULL; }
+const kern_image *image_calls(image *m) { return m && m->folder ? &m->calls : NULL; }
 double image_hash_s(const image *m) { return m ? m->hash_s : 0; }
 const uint64_t *image_hash(image *m) { return m && m->is_hashed ? m->hash : NULL; }
 const char *image_note(const image *m) { return m && *m->note ? m->note : NULL; }

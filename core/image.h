@@ -20,10 +20,11 @@ typedef struct image image;
 
 /* For the weights of a file. `wanted`: "off", a folder, or NULL: what LLMLUA_WEIGHT_CACHE says so,
  * else the user's cache folder. NULL: no image is wanted (also of small files, unless `wanted`
- * names a folder, and of what is no file), or there is no memory. */
+ * names a folder, and of what is no file), or there is no memory. Where nothing names a folder it
+ * has no calls, only a note. */
 image *image_open(const gguf_file *file, const char *wanted, const volatile int *stop);
 
-/* The calls for the backend; they work until the image is closed. */
+/* The calls for the backend, or NULL; they work until the image is closed. */
 const kern_image *image_calls(image *);
 
 /* The backend has bound: gives back what reading took. */
@@ -94,8 +95,9 @@ static inline uint64_t image_data_at(uint64_t bytes) {
 }
 
 /* Opens the folder; makes it if wanted. It must be the user's, and writable by nobody else. -1:
- * errno says why. */
+ * errno says why, and image_why_not more. */
 int image_open_folder(const char *path, bool make);
+const char *image_why_not(const char *path); /* right afterwards */
 /* Opens one of its files, which must be the user's too. */
 int image_open_file(int folder, const char *name);
 /* read and write that go on; false: errno, or 0: the file is too short. */

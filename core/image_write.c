@@ -28,7 +28,7 @@ enum {
     MEMO_S = 90 * 24 * 3600, /* until a remembered hash goes */
     STEP_PIECES = 32         /* pieces between two calls that start writing to the disk */
 };
-#define PART 10 /* all images together take at most a tenth of what the file system has free */
+#define SHARE 10 /* all images together take at most a tenth of what the file system has free */
 
 static void give_up(image *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -39,9 +39,30 @@ static void give_up(image *m, const char *format, ...) {
     va_end(arguments);
 }
 
-static bool ends_with(const char *name, const char *end) {
-    const size_t n = strlen(name), n_end = strlen(end);
-    return n > n_end && strcmp(name + n - n_end, end) == 0;
+/* What a file in the folder is, by the form of its name (image.h): nothing else is ours. */
+typedef enum file_kind { THEIRS, IMAGE, MEMO, PART } file_kind;
+
+static size_t n_digits(const char *text) { return strspn(text, "0123456789abcdef"); }
+
+static bool begins_with(const char *text, const char *start) {
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+static file_kind kind_of(const char *name) {
+    const size_t n_first = n_digits(name);
+    if (n_first == 0 || name[n_first] != '-') return THEIRS;
+    const size_t n_second = n_digits(name + n_first + 1);
+    const char *end = name + n_first + 1 + n_second;
+    file_kind kind = THEIRS;
+    if (n_first == 16 && n_second == 32 && begins_with(end, ".image"))
+        kind = IMAGE;
+    else if (n_first <= 16 && n_second > 0 && n_second <= 16 && begins_with(end, ".content"))
+        kind = MEMO;
+    if (kind == THEIRS) return THEIRS;
+    end += strlen(kind == IMAGE ? ".image" : ".content");
+    if (*end == '\0') return kind;
+    const size_t n_numbers = strspn(end, ".-0123456789"); /* with the dot of what follows */
+    return n_numbers > 2 && strcmp(end + n_numbers - 1, ".part") == 0 ? PART : THEIRS;
 }
 
 static bool is_cancelled(const image *m) { return m->is_cancelled || (m->stop && *m->stop); }
@@ -63,9 +84,9 @@ static void look_at(const image *m, int folder, const char *name, room *r) {
     struct stat info;
     if (fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode)) return;
     const time_t age = time(NULL) - info.st_mtim.tv_sec;
-    if ((ends_with(name, ".part") && age > DAY_S) || (ends_with(name, ".content") && age > MEMO_S))
-        unlinkat(folder, name, 0);
-    if (!ends_with(name, ".image") || strcmp(name, m->name) == 0) return;
+    const file_kind kind = kind_of(name);
+    if ((kind == PART && age > DAY_S) || (kind == MEMO && age > MEMO_S)) unlinkat(folder, name, 0);
+    if (kind != IMAGE || strcmp(name, m->name) == 0) return;
     r->used += (uint64_t)info.st_size;
     if (*r->oldest && !is_before(info.st_mtim, r->oldest_time)) return;
     snprintf(r->oldest, sizeof r->oldest, "%s", name);
@@ -91,7 +112,7 @@ static bool make_room(image *m, int folder, uint64_t bytes) {
     room r;
     struct statvfs disk;
     while (survey(m, folder, &r) && fstatvfs(folder, &disk) == 0) {
-        const uint64_t part = ((uint64_t)disk.f_bavail * disk.f_frsize + r.used) / PART;
+        const uint64_t part = ((uint64_t)disk.f_bavail * disk.f_frsize + r.used) / SHARE;
         const uint64_t most = part < m->most ? part : m->most;
         if (bytes > most) {
             give_up(m, "an image of %llu bytes is more than the %llu that %s may take",
@@ -193,7 +214,7 @@ void *image_write(void *data) {
     if (!m->is_hurried) setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
     const int folder = image_open_folder(m->folder, true);
     if (folder < 0) {
-        give_up(m, "no image in %s: %s", m->folder, strerror(errno));
+        give_up(m, "no image in %s: %s", m->folder, image_why_not(m->folder));
         return NULL;
     }
     if (!is_there(m, folder) && make_room(m, folder, m->data_at + m->bytes))

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
@@ -96,8 +98,22 @@ static size_t system_memory(void) {
     return available ? (size_t)(available + swap) << 10 : SIZE_MAX;
 }
 
+/* What a limit of the process (ulimit -v) leaves of its address space. */
+static size_t address_space(void) {
+    struct rlimit limit;
+    unsigned long long pages = 0;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (!file) return SIZE_MAX;
+    const int n_read = fscanf(file, "%llu", &pages);
+    fclose(file);
+    const size_t used = n_read == 1 ? (size_t)pages * (size_t)sysconf(_SC_PAGESIZE) : 0;
+    return limit.rlim_cur > used ? (size_t)limit.rlim_cur - used : 0;
+}
+
 size_t kern_memory_available(void) {
-    const size_t available = system_memory();
+    const size_t memory = system_memory(), space = address_space();
+    const size_t available = memory < space ? memory : space;
     const double granted = kern_cgroup_least("memory", folder_memory);
     return granted > 0 && granted < (double)available ? (size_t)granted : available;
 }

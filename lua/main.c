@@ -26,6 +26,21 @@ static void on_signal(int sig) {
     host.stop = sig;
 }
 
+/* Files are read where they are mapped. One that became shorter meanwhile leaves nothing to go on
+ * with, wherever that is noticed. */
+static void on_bus_error(int sig, siginfo_t *info, void *context) {
+    static const char message[] = "llmlua: a file that was being read (a model?) has become "
+                                  "shorter: it was changed in place\n";
+    (void)context;
+    if (info->si_code != BUS_ADRERR) {
+        signal(sig, SIG_DFL);
+        raise(sig);
+        return;
+    }
+    if (write(STDERR_FILENO, message, sizeof message - 1) < 0) _exit(1);
+    _exit(1);
+}
+
 static void watch_signals(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
@@ -33,6 +48,9 @@ static void watch_signals(void) {
     action.sa_handler = on_signal;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    action.sa_flags = SA_SIGINFO;
+    action.sa_sigaction = on_bus_error;
+    sigaction(SIGBUS, &action, NULL);
     signal(SIGPIPE, SIG_DFL); /* whoever reads has gone: end, quietly */
     signal(SIGXFSZ, SIG_IGN); /* a file may grow no further: write fails, as on a full disk */
 }

@@ -241,7 +241,7 @@ return {
   about = "prefill and decode tokens/s, and the share of the memory roof",
   common = {"model", "engine", "json", "quiet", "verbose", "version"},
   options = {
-    rows = {default = {1, 4, 16}, help = "batch sizes"},
+    rows = {default = {1, 4, 16}, of = "integer", least = 1, help = "batch sizes"},
     beams = {default = 4, min = 0, help = "also that many forks of one context; 0: none"},
     context = {default = 128, min = 1, help = "tokens before the first step"},
     against = {default = 0, min = 0,
@@ -265,8 +265,11 @@ return {
     for _, n in ipairs(opt.rows) do runs[#runs + 1] = {kind = "batch", rows = n} end
     if opt.jobs > 0 then runs[#runs + 1] = {kind = "jobs", rows = opt.jobs} end
     if opt.beams > 0 then runs[#runs + 1] = {kind = "beams", rows = opt.beams} end
+    if #runs == 0 then
+      error(llm.error("input", "nothing to measure: no --rows, --jobs or --beams"))
+    end
     for _, r in ipairs(runs) do
-      if r.rows < 1 or r.rows > model.max_rows then
+      if r.rows > model.max_rows then
         local message = ("%d rows asked, --max-rows is %d"):format(r.rows, model.max_rows)
         error(llm.error("input", message))
       end
@@ -278,8 +281,12 @@ return {
     end
     local function read_bandwidth()
       local found = model:peak("read", opt.roof_mb << 20)
-      bandwidth = math.max(bandwidth, found or assert(sys.read_bandwidth(threads,
-        opt.roof_mb << 20)))
+      local message
+      if not found then found, message = sys.read_bandwidth(threads, opt.roof_mb << 20) end
+      if not found then
+        error(llm.error("input", ("--roof-mb %d: %s"):format(opt.roof_mb, message)))
+      end
+      bandwidth = math.max(bandwidth, found)
     end
     local peak = model:peak("products", opt.peak_size)
     local done = json.list {}

@@ -106,8 +106,8 @@ describe("options", function()
     refused("--top-p: '1.5' is not a number from 0 to 1", "--top-p", "1.5")
     refused("--repetition-penalty: '0' is not a number above 0", "--repetition-penalty", "0")
     refused("--seed: '99999999999999999999' is not an integer", "--seed", "99999999999999999999")
-    refused("--prompt-ids: '1,,2' is not a list of integers", "--prompt-ids", "1,,2")
-    refused("--prompt-ids: '1,-2' is not a list of integers", "--prompt-ids", "1,-2")
+    refused("--prompt-ids: '1,,2' is not a list of integers of at least 0", "--prompt-ids", "1,,2")
+    refused("--prompt-ids: '1,-2' is not a list of integers of at least 0", "--prompt-ids", "1,-2")
     refused("--stop-rule: '/nonexistent' is not a file that can be read", "--stop-rule",
       "/nonexistent")
     refused("--stop-rule: '/tmp' is not a file that can be read", "--stop-rule", "/tmp")
@@ -142,7 +142,7 @@ describe("options", function()
     wrong("option 'x': default: --x: 0 is not an integer of at least 1",
       {x = {default = 0, min = 1}})
     wrong("option 'x': unknown key 'hlep'; "
-      .. "known: above, choices, default, help, max, min, of, split, type",
+      .. "known: above, choices, default, help, least, max, min, of, split, type",
       {x = {default = 0, hlep = "?"}})
     wrong("option 'seed' of the script is a common option", {seed = 1})
     wrong("option 'A-b': names are lower case letters, digits and _", {["A-b"] = 1})

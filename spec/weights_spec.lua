@@ -74,6 +74,29 @@ describe("weights made ready", function()
     assert.equal("file", model:memory().weights_from)
   end)
 
+  it("that are gone because the model's file became shorter end the program with a message",
+    function()
+      local copy = h.write(h.scratch "short.gguf", h.read(path))
+      local script = h.write(h.scratch "short.lua", ([[
+        local model = assert(llm.load("%s", {device = "ref"}))
+        print "loaded"
+        io.stdout:flush()
+        assert(io.open(model.path, "w")):close()
+        model:forward(model:cache(), {8, 195, 107})]]):format(copy))
+      local text, words, code = h.run(script)
+      assert.same({"loaded\n", 1}, {text, code})
+      assert.matches("a file that was being read .* has become shorter", words)
+    end)
+
+  local real = h.real_path "smollm2"
+  h.with(real, it, pending)("that nothing names a folder for are not kept; --verbose says so",
+    function()
+      local command = ("unset LLMLUA_WEIGHT_CACHE XDG_CACHE_HOME HOME; "
+        .. "%s greedy -m '%s' --prompt-ids 1 -n 1 --device cpu --verbose 2>&1 >%s | grep -q "
+        .. "'weight cache: no folder to keep weights in: neither'")
+      sh(command, h.program, real, h.scratch "text")
+    end)
+
   it("that cannot be kept fail nothing; --verbose tells why", function()
     local command = ("greedy -m %s -p the -n 4 --weight-cache /dev/null/x"):format(path)
     local text, words, code = h.run(command .. " --quiet")

@@ -9,7 +9,7 @@ local common = require "llm.common"
 local options = {}
 
 local KEYS = {default = true, type = true, choices = true, min = true, max = true, above = true,
-  of = true, split = true, help = true}
+  of = true, least = true, split = true, help = true}
 local TYPES = {integer = true, number = true, string = true, boolean = true, list = true,
   file = true, model = true, choice = true}
 local RESERVED = {partial = true, arguments = true} -- fields of opt that are no options
@@ -54,7 +54,9 @@ function options.describe(spec)
   if spec.type == "integer" then return describe_range("an integer", spec) end
   if spec.type == "number" then return describe_range("a number", spec) end
   if spec.type == "boolean" then return "true or false" end
-  if spec.type == "list" then return ("a list of %ss"):format(spec.of or "string") end
+  if spec.type == "list" then
+    return describe_range(("a list of %ss"):format(spec.of or "string"), {min = spec.least})
+  end
   if spec.type == "file" then return "a file that can be read" end
   if spec.type == "model" then return "a GGUF file" end
   if spec.type == "chain" then return "a chain of samplers" end
@@ -186,7 +188,7 @@ local function read_spec(name, value)
   for key, item in pairs(is_record(value) and value or {default = value}) do
     if not KEYS[key] then
       return nil, ("option '%s': unknown key '%s'; known: %s"):format(name, tostring(key),
-        "above, choices, default, help, max, min, of, split, type")
+        "above, choices, default, help, least, max, min, of, split, type")
     end
     spec[key] = item
   end
