@@ -46,6 +46,23 @@ describe("8-bit activations", function()
   end)
 end)
 
+describe("kv q8_0", function()
+  local path = h.real_path "smollm2"
+  local with = h.with(path, it, pending)
+
+  with("costs no more than activations in 8 bits may", function()
+    local base <close> = assert(h.load(path, {device = "cpu", kv = "f32"}))
+    local other <close> = assert(h.load(path, {device = "cpu", kv = "q8_0"}))
+    local ids = base:encode(h.read(h.data .. "reference/accuracy/text.txt"))
+    local full = os.getenv "LLMLUA_SPEC_FULL"
+    local mean, high, same = compare(base, other, ids, full and 9 or 1)
+    print(("KL mean %.6f, 99.9 %% %.6f, same top-1 %.2f %%"):format(mean, high, 100 * same))
+    assert(mean > 0 and mean <= 0.0030, ("mean KL %.6f"):format(mean))
+    assert(high <= 0.08, ("99.9 %% KL %.6f"):format(high))
+    assert(same >= 0.94, ("same top-1 %.4f"):format(same))
+  end)
+end)
+
 -- Of a file of F16, such as llama-quantize makes of the one above. Without the option the cpu
 -- device differs from ref by sums alone (mean 0.000000), so that it is the base here.
 describe("f16_as_bf16", function()
