@@ -64,6 +64,15 @@ static llm_device *device_new(const kern_backend *backend, llm_error *err) {
     return device;
 }
 
+llm_device *device_wrap(const kern_backend *backend, kern_device *kern, llm_error *err) {
+    llm_device *device = device_new(backend, err);
+    if (device)
+        device->kern = kern;
+    else
+        backend->close(kern);
+    return device;
+}
+
 static llm_device *open_backend(const kern_backend *backend, const char *name,
                                 const kern_device_options *options, llm_error *err) {
     llm_device *device = device_new(backend, err);
@@ -78,6 +87,7 @@ static llm_device *open_backend(const kern_backend *backend, const char *name,
         llm_device_close(device);
         return NULL;
     }
+    device->index = options->index;
     snprintf(device->note, sizeof device->note, "%s", backend->last_error(device->kern));
     device->pool = tensor_pool_open(device, err);
     if (!device->pool) {
@@ -165,6 +175,8 @@ void llm_device_close(llm_device *device) {
 const char *llm_device_describe(llm_device *device) {
     return device->backend->describe(device->kern);
 }
+
+bool llm_device_is_gpu(const llm_device *device) { return !device->backend->host_memory; }
 
 const char *llm_device_note(llm_device *device) { return *device->note ? device->note : NULL; }
 

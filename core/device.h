@@ -8,6 +8,7 @@
 struct llm_device {
     const kern_backend *backend;
     kern_device *kern;
+    int index; /* of several GPUs */
     int references;
     uint64_t forward_rows, prefix_tokens, passes; /* counted by forward */
     double step_s, between_s,
@@ -20,6 +21,9 @@ struct llm_device {
 };
 
 llm_device *device_retain(llm_device *);
+
+/* A device of what a backend has opened, closed with it, on failure too. It has no tensors. */
+llm_device *device_wrap(const kern_backend *, kern_device *, llm_error *err);
 
 /* Seconds of a clock that only goes forward. */
 double device_clock(void);

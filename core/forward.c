@@ -50,7 +50,7 @@ int llm_score(llm_model *m, llm_cache *c, const int32_t *ids, size_t n, llm_tens
 
 /* The rows come to the residual stream a piece at a time. */
 static int run_heads(llm_model *m, const llm_tensor *hidden, llm_tensor *out, llm_error *err) {
-    kern_buffer *x = m->device->backend->work_buffer(m->work, m->plan.residual);
+    kern_buffer *x = m->runner->backend->work_buffer(m->work, m->plan.residual);
     size_t row = (size_t)m->info.width * sizeof(float);
     for (int64_t i = 0; i < hidden->info.n_rows; i += m->piece) {
         int64_t n = hidden->info.n_rows - i < m->piece ? hidden->info.n_rows - i : m->piece;

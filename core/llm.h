@@ -84,6 +84,7 @@ llm_device *llm_device_open(const llm_device_options *, llm_error *err);
 void llm_device_close(llm_device *);
 const char *llm_device_default(void);          /* LLMLUA_DEVICE, else "auto" */
 const char *llm_device_describe(llm_device *); /* "cpu: avx2, 2 threads" */
+bool llm_device_is_gpu(const llm_device *);    /* it has memory of its own */
 const char *llm_device_note(llm_device *);     /* a line that a user should know of it, or NULL */
 
 /* What could be opened. */
@@ -136,6 +137,12 @@ typedef struct llm_options {
     /* The cpu device takes F16 weights rounded to BF16, and where its processor multiplies pairs of
      * those, activations too. Does nothing without F16 matrices; ref refuses it. */
     bool f16_as_bf16;
+    /* NULL, or a CPU beside the GPU that the model is loaded for, if that is too small for all of
+     * it: the GPU has the last gpu_layers (0 …) layers and the head, the CPU the embedding and the
+     * layers before. Results lie on the GPU; ids chosen there are waited for when they are fed. As
+     * many layers as the model has, or more: all of it is on the GPU. */
+    llm_device *host;
+    int64_t gpu_layers;
     llm_watch watch;
 } llm_options;
 
@@ -152,6 +159,8 @@ typedef struct llm_model_info {
     const char *arch, *name, *path, *kv;
     const char *chat_template; /* or NULL */
     const char *warning;       /* what a user should know (beyond trained context …), or NULL */
+    const char *device_info;   /* as llm_device_describe; of a split model, both */
+    int64_t gpu_layers;        /* those on a GPU, always the last */
     int64_t vocab_size, n_layers, width, n_params, weight_bytes, weight_bytes_step;
     int64_t ctx, ctx_train, n_pages, page_bytes, position_bytes, max_rows, piece;
     int32_t bos; /* -1: none */
@@ -163,6 +172,13 @@ const llm_model_info *llm_model_get_info(const llm_model *);
 llm_device *llm_model_device(const llm_model *);
 /* Of the file's whole content; computed at the first call. */
 void llm_model_hash(llm_model *, uint64_t hash[2]);
+/* What the part of a split model on one device takes. */
+typedef struct llm_part_memory {
+    const char *device;              /* its name */
+    int64_t first_layer, last_layer; /* last < first: none */
+    int64_t packed_bytes, page_bytes, scratch_bytes;
+} llm_part_memory;
+
 /* What a model takes. Waits until its weights are kept, if they are to be. */
 typedef struct llm_memory {
     int64_t packed_bytes;  /* weights that the device made ready */
@@ -173,6 +189,8 @@ typedef struct llm_memory {
     const char *weights_from; /* "file", "image" (kept by an earlier start) */
     double hash_s, weights_s; /* hashing the file; all else until the weights were ready */
     const char *note;         /* why weights were not kept, or NULL; as long as the model */
+    int n_parts;              /* 2 if the model is split, else 0 */
+    llm_part_memory parts[2]; /* in the order of layers */
 } llm_memory;
 void llm_model_memory(llm_model *, llm_memory *out);
 bool llm_model_is_eog(const llm_model *, int32_t id);

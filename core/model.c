@@ -107,28 +107,34 @@ static int build_plan(llm_model *m, llm_error *err) {
     return b.failed ? -1 : 0;
 }
 
-static int open_cache(llm_model *m, const llm_options *o, llm_error *err) {
-    const kern_backend *backend = m->device->backend;
-    kern_kv_shape shape = {m->shape.n_layers, m->shape.n_heads_kv, m->shape.head_dim,
-                           m->shape.head_dim_v, 0};
-    if (parse_kv(o->kv, backend->kv_default, &shape.type, err)) return -1;
-    if (shape.type == KERN_KV_Q8_0 && (shape.head_dim_k % 32 || shape.head_dim_v % 32))
+static int choose_kv(llm_model *m, const llm_options *o, llm_error *err) {
+    kern_kv_shape *s = &m->pages.shape;
+    *s = (kern_kv_shape){m->shape.n_layers, m->shape.n_heads_kv, m->shape.head_dim,
+                         m->shape.head_dim_v, 0};
+    if (parse_kv(o->kv, m->device->backend->kv_default, &s->type, err)) return -1;
+    if (s->type == KERN_KV_Q8_0 && (s->head_dim_k % 32 || s->head_dim_v % 32))
         return llm_fail(
             err, LLM_MISUSE,
             "kv q8_0 needs heads of a multiple of 32 values, this model's have %d and %d",
-            shape.head_dim_k, shape.head_dim_v);
-    size_t page_bytes = backend->page_bytes(&shape);
+            s->head_dim_k, s->head_dim_v);
+    return 0;
+}
+
+static int open_cache(llm_model *m, const llm_options *o, llm_error *err) {
+    const kern_backend *backend = m->runner->backend;
+    const kern_kv_shape shape = m->pages.shape;
+    size_t page_bytes = backend->page_bytes(m->runner->kern, &shape);
     int64_t n_pages = o->n_pages ? o->n_pages : default_pages(m, page_bytes);
     if (check_range("pages", n_pages, 1, INT32_MAX / 2, err)) return -1;
-    if (pages_open(&m->pages, m->device, &shape, (int32_t)n_pages, err)) return -1;
+    if (pages_open(&m->pages, m->runner, m->device, &shape, (int32_t)n_pages, err)) return -1;
     m->info.n_pages = n_pages;
     m->info.page_bytes = (int64_t)page_bytes;
     m->info.position_bytes = (int64_t)backend->position_bytes(&shape);
     m->info.kv = kv_names[shape.type];
     int code =
-        backend->work_open(m->device->kern, &m->plan, m->pages.kern, (int32_t)m->piece, &m->work);
+        backend->work_open(m->runner->kern, &m->plan, m->pages.kern, (int32_t)m->piece, &m->work);
     if (code == KERN_OK) m->memory.scratch_bytes = (int64_t)backend->work_bytes(m->work);
-    return device_check(m->device, code, "the buffers of a forward pass", err);
+    return device_check(m->runner, code, "the buffers of a forward pass", err);
 }
 
 static int take_texts(llm_model *m, llm_error *err) {
@@ -171,18 +177,23 @@ static int check_vocabulary(llm_model *m, llm_error *err) {
 
 static int load(llm_model *m, const llm_options *o, llm_error *err) {
     llm_model_info *info = &m->info;
-    if (build_plan(m, err)) return -1;
+    if (build_plan(m, err) || model_place_layers(m, o, err)) return -1;
     m->tokenizer = tokenizer_new(m->file, err);
     if (!m->tokenizer) return -1;
     info->vocab_size = m->shape.vocab_size;
     if (check_vocabulary(m, err) || take_eog(m, o, err) || choose_limits(m, o, err) ||
-        take_texts(m, err) || model_bind_weights(m, o, err) || open_cache(m, o, err))
+        choose_kv(m, o, err) || take_texts(m, err))
         return -1;
+    if (model_bind_weights(m, o, err) || open_cache(m, o, err)) {
+        if (err) model_suggest_layers(m, err);
+        return -1;
+    }
     info->arch = m->arch_name;
     info->name = m->name;
     info->path = m->path;
     info->chat_template = m->chat_template;
     info->warning = *m->warning ? m->warning : NULL;
+    info->device_info = llm_device_describe(m->runner);
     info->n_layers = m->shape.n_layers;
     info->width = m->shape.width;
     info->bos = tokenizer_bos(m->tokenizer);
@@ -202,6 +213,7 @@ static llm_model *model_open(gguf_file *file, const char *path, llm_device *devi
     m->references = 1;
     m->file = file;
     m->device = device_retain(device);
+    m->runner = device_retain(device);
     m->watch = o->watch;
     m->path = copy_text(path, strlen(path));
     int failed = !m->path ? llm_fail_memory(err, strlen(path) + 1, "a path") : load(m, o, err);
@@ -233,10 +245,9 @@ llm_model *model_retain(llm_model *m) {
 
 void llm_model_close(llm_model *m) {
     if (!m || --m->references > 0) return;
-    const kern_backend *backend = m->device->backend;
     passes_close(m->passes);
     profile_close(m);
-    if (m->work) backend->work_close(m->device->kern, m->work);
+    if (m->work) m->runner->backend->work_close(m->runner->kern, m->work);
     pages_close(&m->pages);
     model_unbind_weights(m);
     for (int32_t i = 0; i < m->n_weights; i++) {
@@ -251,6 +262,8 @@ void llm_model_close(llm_model *m) {
     kern_free(m->path);
     kern_free(m->name);
     kern_free(m->chat_template);
+    llm_device_close(m->runner);
+    llm_device_close(m->host);
     llm_device_close(m->device);
     kern_free(m);
 }

@@ -9,7 +9,9 @@
 
 struct llm_model {
     int references;
-    llm_device *device; /* held */
+    llm_device *device; /* held: of its tensors */
+    llm_device *runner; /* held: of weights, pages and passes; the same, or its split with */
+    llm_device *host;   /* held, if it is split (layers.c) */
     gguf_file *file;
     tokenizer *tokenizer;
     arch_shape shape;
@@ -47,6 +49,14 @@ const uint64_t *model_hash(llm_model *);
 /* Has the backend make the weights ready; gives them back (weights.c). */
 int model_bind_weights(llm_model *, const llm_options *, llm_error *err);
 void model_unbind_weights(llm_model *);
+
+/* layers.c: whether layers are on two devices; puts them there; */
+bool model_is_split(const llm_model *);
+int model_place_layers(llm_model *, const llm_options *, llm_error *err);
+/* fills in the parts; */
+void model_part_memory(const llm_model *, llm_memory *out);
+/* adds to the error of a load for which a GPU had too little memory how many layers would fit. */
+void model_suggest_layers(const llm_model *, llm_error *err);
 
 /* "matmul", "attend" … */
 const char *model_kind_name(plan_kind kind);

@@ -153,7 +153,7 @@ int llm_model_describe(const llm_model *m, llm_bytes *out, llm_error *err) {
         print(out, err, "%s: %s, %s, %.2f M parameters, %.1f MB of weights (%.1f MB read a step)\n",
               i->path, *i->name ? i->name : "unnamed", i->arch, (double)i->n_params / 1e6,
               (double)i->weight_bytes / 1e6, (double)i->weight_bytes_step / 1e6) ||
-        print(out, err, "device %s\n", llm_device_describe(m->device)) ||
+        print(out, err, "device %s\n", i->device_info) ||
         print(out, err,
               "layers %d, width %d, ffn %d, heads %d on %d of %d values, vocabulary %lld\n",
               s->n_layers, s->width, s->n_ffn, s->n_heads, s->n_heads_kv, s->head_dim,

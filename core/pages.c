@@ -8,9 +8,10 @@
 
 const char *const kv_names[] = {"f32", "f16", "q8_0", NULL};
 
-int pages_open(page_pool *pool, llm_device *device, const kern_kv_shape *shape, int32_t n_pages,
-               llm_error *err) {
+int pages_open(page_pool *pool, llm_device *device, llm_device *counts, const kern_kv_shape *shape,
+               int32_t n_pages, llm_error *err) {
     pool->device = device;
+    pool->n_used_in_all = &counts->pages_used;
     pool->shape = *shape;
     pool->n_pages = n_pages;
     pool->references = kern_alloc_array((size_t)n_pages, sizeof *pool->references);
@@ -35,7 +36,7 @@ void pages_close(page_pool *pool) {
 static void count_used(page_pool *pool, int32_t n) {
     pool->n_used += n;
     if (pool->n_used > pool->n_most) pool->n_most = pool->n_used;
-    pool->device->pages_used += n;
+    *pool->n_used_in_all += n;
 }
 
 static void page_free(page_pool *pool, int32_t page) {

@@ -7,7 +7,8 @@
 #include "prefix.h"
 
 typedef struct page_pool {
-    llm_device *device; /* borrowed */
+    llm_device *device;     /* borrowed */
+    int64_t *n_used_in_all; /* what stats say of all models */
     kern_pages *kern;
     kern_kv_shape shape;
     int32_t n_pages, n_used, n_most; /* used: by a cache; the most of them so far */
@@ -19,7 +20,9 @@ typedef struct page_pool {
     uint64_t last_serial; /* of the store that was dropped */
 } page_pool;
 
-int pages_open(page_pool *, llm_device *, const kern_kv_shape *, int32_t n_pages, llm_error *err);
+/* Pages of this shape on a device; counts: whose stats tell of them. */
+int pages_open(page_pool *, llm_device *, llm_device *counts, const kern_kv_shape *,
+               int32_t n_pages, llm_error *err);
 void pages_close(page_pool *); /* accepts a zeroed one */
 
 /* Whether so many can be taken, as far as the budget goes: cache_full if not. */

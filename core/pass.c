@@ -85,8 +85,8 @@ void pass_add(passes *s, llm_request *r, request_part *p, int32_t n) {
 
 static int run(llm_model *m, int32_t first, int32_t count, const kern_batch *batch,
                llm_error *err) {
-    int code = m->device->backend->run(m->device->kern, m->work, &m->plan, first, count, batch);
-    return device_check(m->device, code, "a forward pass", err);
+    int code = m->runner->backend->run(m->runner->kern, m->work, &m->plan, first, count, batch);
+    return device_check(m->runner, code, "a forward pass", err);
 }
 
 static bool wants_layer(const llm_request *r, int32_t layer) {
@@ -103,7 +103,7 @@ static bool any_wants_layer(const passes *s, int32_t layer) {
 
 static int copy_hidden(const llm_model *m, const pass_chunk *c, int32_t layer, llm_error *err) {
     const llm_request *r = c->request;
-    kern_buffer *x = m->device->backend->work_buffer(m->work, m->plan.residual);
+    kern_buffer *x = m->runner->backend->work_buffer(m->work, m->plan.residual);
     size_t row = (size_t)m->info.width * sizeof(float);
     int64_t to = c->part->first + c->part->n_fed;
     for (int64_t i = 0; i < r->n_layers; i++) {
@@ -144,7 +144,7 @@ int pass_head(llm_model *m, int64_t n, llm_tensor *out, int64_t i_row, llm_error
 /* Moves rows [from, from + n) of the residual stream up to `to`. */
 static int move_rows(const llm_model *m, int64_t to, int64_t from, int64_t n, llm_error *err) {
     if (to == from || n == 0) return 0;
-    kern_buffer *x = m->device->backend->work_buffer(m->work, m->plan.residual);
+    kern_buffer *x = m->runner->backend->work_buffer(m->work, m->plan.residual);
     size_t row = (size_t)m->info.width * sizeof(float);
     int64_t most = from - to; /* more would overlap */
     int code = 0;
@@ -288,6 +288,7 @@ int pass_run(passes *s, llm_error *err) {
                         .n_sequences = s->n_chunks,
                         .sequences = s->sequences,
                         .ids = rows_of(s->device_ids, 0, s->n_rows),
+                        .host_ids = model_is_split(m) ? s->ids : NULL,
                         .parents = s->has_parents ? s->parents : NULL,
                         .stop = m->watch.stop,
                         .profile = m->profile};

@@ -136,9 +136,11 @@ static int open_parts(llm_request *r, const llm_feed *f, llm_error *err) {
 }
 
 /* A choice that nobody has read is fed as it lies on the device, if each cache gets one id of it.
- */
+ * Not to a split model, whose embedding is not there: reading it waits. */
 static int take_late(llm_request *r, llm_tensor *t, llm_error *err) {
-    if (!llm_tensor_is_late(t) || t->device != r->info.model->device || r->info.n_ids != r->n_parts)
+    const llm_model *m = r->info.model;
+    if (!llm_tensor_is_late(t) || t->device != m->device || model_is_split(m) ||
+        r->info.n_ids != r->n_parts)
         return 0;
     r->late = llm_late_of(t, err);
     return r->late ? 0 : -1;

@@ -23,17 +23,18 @@ static void count_weights(llm_model *m) {
         const kern_weight *w = p->ops[i].w;
         bool looked_up = p->ops[i].kind == PLAN_EMBED || p->ops[i].kind == PLAN_EMBED_AT;
         if (w && !looked_up) info->weight_bytes_step += bytes_of(w);
-        if (p->ops[i].kind == PLAN_MATMUL) m->weights[w - m->weights].product = true;
-        if (w && looked_up) m->weights[w - m->weights].looked_up = true;
+        if (w) plan_note_use(&m->weights[w - m->weights], p->ops[i].kind);
     }
 }
 
-/* Of tables that are looked up only, where the backend packs; of all, where it does not. */
+/* Of tables that are looked up only, where the backend packs; of all, where it does not. What a
+ * split model looks up is read where it is, even if its GPU multiplies by it. */
 static int64_t mapped_bytes(const llm_model *m, bool packs) {
     int64_t bytes = 0;
     for (int32_t i = 0; i < m->n_weights; i++) {
         const kern_weight *w = &m->weights[i];
-        if (!w->slice && !w->owned && !(packs && w->product)) bytes += bytes_of(w);
+        const bool packed = packs && w->product && !(model_is_split(m) && w->looked_up);
+        if (!w->slice && !w->owned && !packed) bytes += bytes_of(w);
     }
     return bytes;
 }
@@ -82,7 +83,7 @@ static int make_random(llm_model *m, uint64_t seed, llm_error *err) {
 
 int model_bind_weights(llm_model *m, const llm_options *o, llm_error *err) {
     const double started = device_clock();
-    const bool host = m->device->backend->host_memory;
+    const bool host = model_is_split(m) || m->device->backend->host_memory;
     count_weights(m);
     if (o->random && host && make_random(m, o->random, err)) return -1;
     m->image = image_open(m->file, o->random ? "off" : o->weight_cache, m->watch.stop);
@@ -95,17 +96,17 @@ int model_bind_weights(llm_model *m, const llm_options *o, llm_error *err) {
                             .data = m,
                             .random = host ? 0 : o->random,
                             .image = image_calls(m->image)};
-    int code = m->device->backend->bind(m->device->kern, &binding, &m->store);
+    int code = m->runner->backend->bind(m->runner->kern, &binding, &m->store);
     image_settle(m->image);
     take_stock(m, &binding, device_clock() - started);
     if (code == KERN_INTERRUPTED)
         return llm_fail(err, LLM_INTERRUPTED, "interrupted while loading %s", m->path);
-    return device_check(m->device, code, o->f16_as_bf16 ? "f16_as_bf16" : "the weights", err);
+    return device_check(m->runner, code, o->f16_as_bf16 ? "f16_as_bf16" : "the weights", err);
 }
 
 void model_unbind_weights(llm_model *m) {
     image_close(m->image); /* its thread reads what the backend made */
-    m->device->backend->unbind(m->device->kern, m->store);
+    if (m->store) m->runner->backend->unbind(m->runner->kern, m->store);
 }
 
 void llm_model_memory(llm_model *m, llm_memory *out) {
@@ -114,4 +115,5 @@ void llm_model_memory(llm_model *m, llm_memory *out) {
     out->note = image_note(m->image);
     out->pages_used = m->pages.n_used;
     out->pages_most = m->pages.n_most;
+    model_part_memory(m, out);
 }

@@ -97,7 +97,7 @@ void host_copy_keys(kern_kv type, int32_t head_dim, unsigned char *to, int32_t t
 
 int host_pages_open(kern_device *, const kern_kv_shape *, int32_t n_pages, kern_pages **out);
 void host_pages_close(kern_device *, kern_pages *);
-size_t host_page_bytes(const kern_kv_shape *);
+size_t host_page_bytes(kern_device *, const kern_kv_shape *);
 int host_page_reserve(kern_device *, kern_pages *, int32_t page);
 int host_page_copy(kern_device *, kern_pages *, int32_t to, int32_t from, int32_t n_positions);
 int host_page_read(kern_device *, kern_pages *, int32_t page, int32_t position, void *to);

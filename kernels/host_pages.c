@@ -95,7 +95,8 @@ static int page_layout(const kern_kv_shape *shape, kern_pages *out) {
     return 0;
 }
 
-size_t host_page_bytes(const kern_kv_shape *shape) {
+size_t host_page_bytes(kern_device *device, const kern_kv_shape *shape) {
+    (void)device;
     kern_pages layout;
     return page_layout(shape, &layout) == 0 ? layout.page_bytes : SIZE_MAX;
 }

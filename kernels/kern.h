@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KERN_ABI 4
+#define KERN_ABI 5
 
 /* Codes of every operation. The message, if any, is the device's last_error(). */
 enum {
@@ -80,7 +80,8 @@ typedef struct kern_profile {
 typedef struct kern_batch {
     int32_t n_rows, n_sequences;
     const kern_sequence *sequences;
-    kern_tensor ids; /* i32 [n_rows, 1], on the device; unused by a run of the head alone */
+    kern_tensor ids;         /* i32 [n_rows, 1], on the device; unused by a run of the head alone */
+    const int32_t *host_ids; /* the same, for a model that is split (split.h); else NULL */
     /* NULL: each row follows the one before it. Else trees: a row's parent within its sequence's
      * rows (1-based, an earlier one; 0: the cache's end). A row stands at its parent's position + 1
      * (n_past below 0), sees what was cached and its ancestors, and its results are the same bits
@@ -143,7 +144,8 @@ typedef struct kern_binding {
     /* Not 0 (where the host cannot see the memory): matrices are not read, they are random blocks
      * of this seed (random.h), repeated. */
     uint64_t random;
-    size_t bytes;    /* out: memory taken for what was made; 0: weights are read where they are */
+    size_t bytes;    /* out: memory taken for what was made; 0: weights are read where they are.
+                        With KERN_NO_MEMORY: what was asked, if that is known */
     bool from_image; /* out */
 } kern_binding;
 
@@ -236,7 +238,7 @@ typedef struct kern_backend {
     /* pages: numbers 0 … n_pages-1; memory of a page is taken at its first use */
     int (*pages_open)(kern_device *, const kern_kv_shape *, int32_t n_pages, kern_pages **out);
     void (*pages_close)(kern_device *, kern_pages *);
-    size_t (*page_bytes)(const kern_kv_shape *);
+    size_t (*page_bytes)(kern_device *, const kern_kv_shape *);
     int (*page_reserve)(kern_device *, kern_pages *, int32_t page); /* makes its memory exist */
     int (*page_copy)(kern_device *, kern_pages *, int32_t to, int32_t from, int32_t n_positions);
     /* one position (0 … 31) of a page as plain bytes, layer after layer: keys then values, head

@@ -43,6 +43,12 @@ typedef enum plan_kind {
     PLAN_GELU       /* out = gelu_tanh(in) */
 } plan_kind;
 
+/* Marks a weight as one that an operation of this kind uses. */
+static inline void plan_note_use(kern_weight *w, plan_kind kind) {
+    if (kind == PLAN_MATMUL) w->product = true;
+    if (kind == PLAN_EMBED || kind == PLAN_EMBED_AT) w->looked_up = true;
+}
+
 /* Rotary embedding: frequency i of n_rotary / 2 is freqs[i] (base, factors and interpolation
  * already worked in, in f64 and rounded once), angle = position · freqs[i]; cos and sin are scaled
  * by `magnitude` (YaRN). Pairs are (2i, 2i+1) if interleaved, else (i, i + n_rotary / 2). */

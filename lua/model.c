@@ -79,6 +79,7 @@ typedef struct load_request {
     const char *path;
     llm_device_options device;
     llm_options options;
+    bool has_gpu_layers;
 } load_request;
 
 static bool option_boolean(lua_State *L, int arg, const char *name, bool otherwise) {
@@ -101,9 +102,10 @@ static const char *load_string(lua_State *L, const char *name, const char *other
 }
 
 static void load_read_options(lua_State *L, load_request *r) {
-    static const char *const known[] = {
-        "device", "threads",      "ctx",      "kv",        "pages",       "max_rows", "piece",
-        "eog",    "weight_cache", "cuda_lib", "invariant", "f16_as_bf16", "random",   NULL};
+    static const char *const known[] = {"device",       "threads",    "ctx",       "kv",
+                                        "pages",        "max_rows",   "piece",     "eog",
+                                        "weight_cache", "cuda_lib",   "invariant", "f16_as_bf16",
+                                        "random",       "gpu_layers", NULL};
     bind_check_options(L, 2, known);
     r->device.name = load_string(L, "device", "auto");
     r->device.n_threads = (int)load_integer(L, "threads", 0, 4096);
@@ -117,6 +119,11 @@ static void load_read_options(lua_State *L, load_request *r) {
     r->options.weight_cache = load_string(L, "weight_cache", NULL);
     r->options.random = (uint64_t)load_integer(L, "random", 0, LUA_MAXINTEGER);
     r->options.f16_as_bf16 = option_boolean(L, 2, "f16_as_bf16", false);
+    r->has_gpu_layers = bind_check_option(L, 2, "gpu_layers");
+    if (r->has_gpu_layers) {
+        r->options.gpu_layers = bind_check_range(L, -1, "gpu_layers", 0, INT32_MAX);
+        lua_pop(L, 1);
+    }
     r->options.n_eog = -1;
     if (bind_check_option(L, 2,
                           "eog")) { /* list and buffer stay on the stack until the load is over */
@@ -128,10 +135,20 @@ static void load_read_options(lua_State *L, load_request *r) {
     if (watch) r->options.watch = *watch;
 }
 
-static llm_model *load_once(lua_State *L, const load_request *r, llm_error *err) {
+/* The CPU that takes layers which the device is not to have. Where "auto" found no GPU none is
+ * asked for. */
+static int open_host(lua_State *L, load_request *r, const llm_device *device, llm_error *err) {
+    const llm_device_options host = {.name = "cpu", .n_threads = r->device.n_threads};
+    if (!r->has_gpu_layers) return 0;
+    if (!llm_device_is_gpu(device) && strcmp(r->device.name, "auto") == 0) return 0;
+    r->options.host = bind_device_get(L, &host, err);
+    return r->options.host ? 0 : -1;
+}
+
+static llm_model *load_once(lua_State *L, load_request *r, llm_error *err) {
     const binding_state *state = binding_get_state(L);
     llm_device *device = bind_device_get(L, &r->device, err);
-    if (!device) return NULL;
+    if (!device || open_host(L, r, device, err)) return NULL;
     if (r->path) return llm_load(r->path, device, &r->options, err);
     return llm_load_memory(state->builtin, state->builtin_bytes, "built-in model", device,
                            &r->options, err);
@@ -248,6 +265,24 @@ static void set_seconds(lua_State *L, const char *name, double seconds) {
     lua_setfield(L, -2, name);
 }
 
+/* Sets the field `parts`. */
+static void push_parts(lua_State *L, const llm_memory *memory) {
+    lua_createtable(L, memory->n_parts, 0);
+    for (int i = 0; i < memory->n_parts; i++) {
+        const llm_part_memory *part = &memory->parts[i];
+        lua_createtable(L, 0, 6);
+        lua_pushstring(L, part->device);
+        lua_setfield(L, -2, "device");
+        set_integer(L, "first_layer", part->first_layer);
+        set_integer(L, "last_layer", part->last_layer);
+        set_integer(L, "packed_bytes", part->packed_bytes);
+        set_integer(L, "page_bytes", part->page_bytes);
+        set_integer(L, "scratch_bytes", part->scratch_bytes);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "parts");
+}
+
 /* model:memory() → what it takes, as a table */
 static int model_memory(lua_State *L) {
     llm_memory memory;
@@ -265,6 +300,7 @@ static int model_memory(lua_State *L) {
     lua_setfield(L, -2, "weights_from");
     lua_pushstring(L, memory.note); /* NULL: nil */
     lua_setfield(L, -2, "note");
+    if (memory.n_parts) push_parts(L, &memory);
     return 1;
 }
 
@@ -311,6 +347,8 @@ static const struct {
     FIELD(kv, FIELD_TEXT),
     FIELD(chat_template, FIELD_TEXT),
     FIELD(warning, FIELD_TEXT),
+    FIELD(device_info, FIELD_TEXT),
+    FIELD(gpu_layers, FIELD_INT),
     FIELD(vocab_size, FIELD_INT),
     FIELD(n_layers, FIELD_INT),
     FIELD(width, FIELD_INT),
@@ -360,8 +398,6 @@ static int model_fields(lua_State *L) {
         llm_model_hash(bind_model_live(L, h), hash);
         snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, hash[0], hash[1]);
         lua_pushstring(L, text);
-    } else if (strcmp(key, "device_info") == 0) {
-        lua_pushstring(L, llm_device_describe(llm_model_device(bind_model_live(L, h))));
     } else if (strcmp(key, "device_note") == 0) {
         lua_pushstring(L, llm_device_note(llm_model_device(bind_model_live(L, h))));
     } else if (strcmp(key, "device") == 0) {

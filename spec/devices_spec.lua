@@ -19,19 +19,13 @@ local function failure(status, arguments, settings)
   return err, out
 end
 
-local function says(text, ...)
-  for _, words in ipairs {...} do
-    assert(text:find(words, 1, true), ("%q is not in %q"):format(words, text))
-  end
-end
-
 describe("a plug-in", function()
   it("that is not there is named, with where it should be", function()
     local err = failure(1, "greedy -n 1 --device cuda --cuda-lib /none.so")
-    says(err, "cannot load", "/none.so")
+    h.says(err, "cannot load", "/none.so")
     local model, message = llm.load(nil, {device = "cuda", cuda_lib = "/none.so"})
     assert.is_nil(model)
-    says(message, "cannot load", "/none.so")
+    h.says(message, "cannot load", "/none.so")
   end)
 
   it("of another version is refused with both versions", function()
@@ -44,19 +38,19 @@ describe("a plug-in", function()
   end)
 
   it("that is some other library is refused", function()
-    says(failure(1, "greedy -n 1 --device cuda --cuda-lib " .. h.quote(os.getenv "LLMLUA_MODULE"
+    h.says(failure(1, "greedy -n 1 --device cuda --cuda-lib " .. h.quote(os.getenv "LLMLUA_MODULE"
       or folder .. "llm.so")), "is no plug-in of llmlua")
   end)
 
   emulation("that holds another device is refused", function()
-    says(failure(1, ("greedy -n 1 --device cuda --cuda-lib %slibllmlua-cuda-emulated.so")
+    h.says(failure(1, ("greedy -n 1 --device cuda --cuda-lib %slibllmlua-cuda-emulated.so")
       :format(folder)), "holds the device cuda-emulated, not cuda")
   end)
 
   it("that fails leaves auto with the CPU and one line that says why", function()
     local out, err, code = h.run("greedy -n 2 --cuda-lib /none.so", nil, "LLMLUA_DEVICE=")
     assert.equal(0, code)
-    says(err, "computing on the CPU: cannot load")
+    h.says(err, "computing on the CPU: cannot load")
     local plain, quiet = h.run("greedy -n 2 --quiet --cuda-lib /none.so", nil, "LLMLUA_DEVICE=")
     assert.same({out, ""}, {plain, quiet})
   end)
@@ -66,11 +60,11 @@ describe("devices", function()
   it("are listed with their memory, or the reason why there is none", function()
     local out, err, code = h.run("--devices --cuda-lib /none.so")
     assert.same({0, ""}, {code, err})
-    says(out, "cuda    cannot load", "\ncpu     ", " GiB, ", "\nref     ")
+    h.says(out, "cuda    cannot load", "\ncpu     ", " GiB, ", "\nref     ")
     local list = llm.devices {cuda_lib = "/none.so"}
     local names = {list[1].device, list[#list - 1].device, list[#list].device}
     assert.same({"cuda", "cpu", "ref"}, names)
-    says(list[1].reason, "cannot load")
+    h.says(list[1].reason, "cannot load")
     assert(list[#list].memory >= list[#list].memory_free and list[#list].memory_free > 0)
     assert.is_nil(list[#list].compute)
     assert(not pcall(llm.devices, {cuda = "x"}))
@@ -78,30 +72,30 @@ describe("devices", function()
 
   it("that are unknown are refused with the known ones", function()
     for _, name in ipairs {"abacus", "cpu:0", "cuda:", "cuda:x", "cuda:1000", "cuda:-1", ":1"} do
-      says(failure(2, "greedy --device " .. name), "is not one of auto, cpu, ref, cuda, cuda:N")
+      h.says(failure(2, "greedy --device " .. name), "is not one of auto, cpu, ref, cuda, cuda:N")
       local ok, err = pcall(llm.load, nil, {device = name})
       local message = ok and select(2, llm.load(nil, {device = name})) or err.message
-      says(message, "unknown device", "known are auto, cpu, ref, cuda, cuda:N")
+      h.says(message, "unknown device", "known are auto, cpu, ref, cuda, cuda:N")
     end
   end)
 
   emulation("of the emulation are listed one by one", function()
     local out = h.run("--devices", nil, "LLMLUA_EMULATION_DEVICES=2")
-    says(out, "\ncuda-emulated:0  ", "\ncuda-emulated:1  ", "compute capability 8.0",
+    h.says(out, "\ncuda-emulated:0  ", "\ncuda-emulated:1  ", "compute capability 8.0",
       "driver for CUDA 13.0")
     out = h.run("--devices", nil, "LLMLUA_EMULATION_DEVICES=0")
-    says(out, "\ncuda-emulated  no GPU is visible")
+    h.says(out, "\ncuda-emulated  no GPU is visible")
   end)
 
   emulation("that cannot be opened say why", function()
     local run = "greedy -n 1 --device cuda-emulated"
-    says(failure(1, run, "LLMLUA_EMULATION_DRIVER=0"), "no NVIDIA driver is installed")
-    says(failure(1, run, "LLMLUA_EMULATION_DRIVER=11040"), "driver is too old", "CUDA 11.4",
+    h.says(failure(1, run, "LLMLUA_EMULATION_DRIVER=0"), "no NVIDIA driver is installed")
+    h.says(failure(1, run, "LLMLUA_EMULATION_DRIVER=11040"), "driver is too old", "CUDA 11.4",
       "needs 13.0")
-    says(failure(1, run, "LLMLUA_EMULATION_DEVICES=0"), "no GPU is visible")
-    says(failure(1, run, "LLMLUA_EMULATION_COMPUTE=61"), "compute capability 6.1")
-    says(failure(1, run .. ":1"), "device index 1: there is one device, 0")
-    says(failure(1, run .. ":2", "LLMLUA_EMULATION_DEVICES=2"),
+    h.says(failure(1, run, "LLMLUA_EMULATION_DEVICES=0"), "no GPU is visible")
+    h.says(failure(1, run, "LLMLUA_EMULATION_COMPUTE=61"), "compute capability 6.1")
+    h.says(failure(1, run .. ":1"), "device index 1: there is one device, 0")
+    h.says(failure(1, run .. ":2", "LLMLUA_EMULATION_DEVICES=2"),
       "device index 2: there are 2 devices, 0 … 1")
   end)
 end)
@@ -150,7 +144,7 @@ describe("the emulated GPU", function()
     ]])
     local out, err, code = h.run(h.quote(script), nil, "LLMLUA_EMULATION_MEMORY=40000000")
     assert.equal(0, code, err)
-    says(out, "false\tout_of_memory\t", "out of memory", "the same")
+    h.says(out, "false\tout_of_memory\t", "out of memory", "the same")
   end)
 
   emulation("ends with one line after a kernel's fault, and keeps the results so far", function()
@@ -169,7 +163,7 @@ describe("the emulated GPU", function()
     for line in io.lines(lines) do
       local index = tonumber(line:match '"index": ?(%d+)')
       if line:find('"error"', 1, true) then
-        says(line, '"kind":"device"', "illegal")
+        h.says(line, '"kind":"device"', "illegal")
         failed = failed + 1
       else
         assert.equal(whole[index], (line:gsub('"timings".*', "")))

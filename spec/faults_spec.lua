@@ -100,6 +100,22 @@ describe("an allocation that fails", function()
     end)
   end
 
+  it("while loading a model that is split gives nil and a message", function()
+    local path = h.data .. "models/gemma3-f32.gguf"
+    local opts = {device = "cuda-emulated", gpu_layers = 2, threads = 1, pages = 4}
+    local emulated = llm.load(path, opts)
+    if not emulated then return pending "needs the emulated plug-in" end
+    emulated:close()
+    local failures = 0
+    each_failure(function()
+      local model, message = llm.load(path, opts)
+      if model then return model:close() end
+      failures = failures + 1
+      assert(message:find "memory" and not message:find "would fit", message)
+    end)
+    assert(failures > 20, failures)
+  end)
+
   it("while weights are kept or read again fails the load or nothing", function()
     local path = h.data .. "models/llama-q4_1.gguf"
     local folder = h.scratch "weights"

@@ -86,7 +86,7 @@ end
 local keeps = os.getenv "LLMLUA_WEIGHT_CACHE"
 
 -- A device that takes the place of all others (LLMLUA_TEST_DEVICE; LLMLUA_DEVICE, which is that of
--- whoever names none, is then the same), or nil.
+-- whoever names none, is then the same), or nil. LLMLUA_TEST_GPU_LAYERS: with so many layers there.
 M.device = os.getenv "LLMLUA_TEST_DEVICE"
 if M.device == "" then M.device = nil end
 
@@ -95,6 +95,9 @@ function M.load(path, opts)
   for key, value in pairs(opts or {}) do options[key] = value end
   if M.device then
     options.device = M.device
+    if options.gpu_layers == nil then
+      options.gpu_layers = math.tointeger(tonumber(os.getenv "LLMLUA_TEST_GPU_LAYERS"))
+    end
     if options.invariant == nil then
       options.invariant = os.getenv "LLMLUA_TEST_INVARIANT" ~= nil
     end
@@ -161,6 +164,13 @@ end
 
 function M.quote(text)
   return "'" .. text:gsub("'", "'\\''") .. "'"
+end
+
+-- Fails unless the text holds each of these.
+function M.says(text, ...)
+  for _, words in ipairs {...} do
+    assert(text:find(words, 1, true), ("%q is not in %q"):format(words, text))
+  end
 end
 
 -- Largest absolute difference of two lists.

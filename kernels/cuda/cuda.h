@@ -297,7 +297,7 @@ int cuda_position_set(kern_device *, const cuda_page_shape *, unsigned char *pag
 
 int cuda_pages_open(kern_device *, const kern_kv_shape *, int32_t n_pages, kern_pages **out);
 void cuda_pages_close(kern_device *, kern_pages *);
-size_t cuda_page_bytes(const kern_kv_shape *);
+size_t cuda_page_bytes(kern_device *, const kern_kv_shape *);
 int cuda_page_reserve(kern_device *, kern_pages *, int32_t page);
 int cuda_page_copy(kern_device *, kern_pages *, int32_t to, int32_t from, int32_t n_positions);
 size_t cuda_position_bytes(const kern_kv_shape *);

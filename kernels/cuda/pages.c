@@ -11,7 +11,8 @@
 #define SLAB_MOST  ((size_t)64 << 20)
 #define SLAB_SHARE 256 /* of the device's memory, between these */
 
-size_t cuda_page_bytes(const kern_kv_shape *shape) {
+size_t cuda_page_bytes(kern_device *device, const kern_kv_shape *shape) {
+    (void)device;
     /* A page pads what its positions hold by far less than all of it. */
     const size_t position = kern_position_bytes(shape);
     if (position > SIZE_MAX / (4 * (size_t)KERN_PAGE_POSITIONS)) return SIZE_MAX;
@@ -34,7 +35,7 @@ int cuda_pages_open(kern_device *device, const kern_kv_shape *shape, int32_t n_p
     *out = NULL;
     if (kern_kv_check(shape, message, sizeof message))
         return cuda_fail(device, KERN_UNSUPPORTED, "%s", message);
-    const size_t page_bytes = cuda_page_bytes(shape);
+    const size_t page_bytes = cuda_page_bytes(device, shape);
     kern_pages *pages = page_bytes < SIZE_MAX ? kern_alloc(sizeof *pages) : NULL;
     if (pages) {
         const size_t fit = page_bytes ? slab_bytes(device) / page_bytes : 1;

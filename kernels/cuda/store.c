@@ -25,6 +25,7 @@ typedef struct upload {
     kern_pool *pool;
     kern_buffer rows;          /* plain rows on their way into tiles */
     const kern_format *random; /* `rows` holds random blocks of this format */
+    size_t asked;              /* of the device */
     int64_t done, total;       /* bytes of the file */
     const char *from;          /* of a piece: what the threads copy */
     char *to;
@@ -71,10 +72,11 @@ static int allocate(upload *u, kern_store *s) {
     cuda_select(u->device);
     const cudaError_t error = cudaMemGetInfo(&n_free, &total);
     if (error != cudaSuccess) return cuda_check(u->device, error, "asking for free memory");
-    if (s->bytes + rows > n_free)
+    u->asked = s->bytes + rows;
+    if (u->asked > n_free)
         return cuda_fail(u->device, KERN_NO_MEMORY,
-                         "out of memory: %zu bytes asked of the GPU, %zu of %zu are free",
-                         s->bytes + rows, n_free, total);
+                         "out of memory: %zu bytes asked of the GPU, %zu of %zu are free", u->asked,
+                         n_free, total);
     for (int32_t i = 0; i < s->n_weights; i++) {
         const size_t bytes = s->matrices[i].bytes;
         const int code = bytes ? cuda_alloc(u->device, bytes, &s->buffers[i]) : KERN_OK;
@@ -189,6 +191,7 @@ static int fill(kern_device *device, kern_binding *binding, kern_store *s) {
     cuda_free(device, &u.rows);
     cuda_pieces_free(device);
     kern_pool_close(u.pool);
+    binding->bytes = u.asked;
     return code;
 }
 

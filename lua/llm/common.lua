@@ -56,6 +56,9 @@ local common = {
     help = "the plug-in for GPUs (default: libllmlua-cuda.so beside the program)"}),
   option("engine", "invariant", nil, {fixed = true, type = "boolean", default = false,
     help = "on a GPU: the same bits alone and in any batch, as a CPU always gives; slower"}),
+  option("engine", "gpu_layers", nil, {fixed = true, type = "integer", min = 0,
+    help = "a model that does not fit on the GPU: only its last N layers and the head are there, "
+      .. "the CPU computes the others"}),
   option("engine", "threads", nil, {type = "integer", min = 1, max = 1024,
     help = "at most the cores this process may use, which is the default"}),
   option("engine", "ctx", nil, {fixed = true, type = "integer", min = 1,

@@ -13,7 +13,7 @@ local function load_opts(opt)
   return {device = opt.device, threads = opt.threads, ctx = opt.ctx, kv = opt.kv,
     pages = opt.pages, max_rows = opt.max_rows, eog = eog,
     weight_cache = opt.weight_cache, cuda_lib = opt.cuda_lib, invariant = opt.invariant,
-    f16_as_bf16 = opt.f16_as_bf16}
+    f16_as_bf16 = opt.f16_as_bf16, gpu_layers = opt.gpu_layers}
 end
 
 local function load_model(path, opt)
@@ -37,6 +37,9 @@ function loading.models(opt, specs)
     end
   end
   if model.device_note and not opt.quiet then ending.say("%s", model.device_note) end
+  if opt.gpu_layers and not opt.quiet and not model.device:find "^cuda" then
+    ending.say("--gpu-layers does nothing: no GPU is used, the model is on device %s", model.device)
+  end
   if model.warning and not opt.quiet then ending.say("%s", model.warning) end
   if opt.verbose then io.stderr:write(model:describe(), "\n") end
   return model, path == nil

@@ -21,6 +21,10 @@ local llm = {}
 ---@field cuda_lib? string the plug-in for GPUs. Default: libllmlua-cuda.so beside the program
 ---@field invariant? boolean on a GPU: a row's results are the same bits alone and in any batch, as
 ---they always are on a CPU; slower. Default: false
+---@field gpu_layers? integer of a model that does not fit on the GPU: only its last so many layers
+---(0 …) and the head are there, the CPU, with `threads`, computes the embedding and the others. Logits
+---are on the GPU as always; ids chosen there are waited for when they are fed. As many as the model
+---has, or more: all of it is there. Refused on a CPU, unless "auto" found no GPU
 ---@field threads? integer at most the cores this process may use; 0: as many. Shared by all models
 ---@field ctx? integer positions a cache may hold. Default: the trained context, at most 4096
 ---@field kv? "f32"|"f16"|"q8_0" type of keys and values. Default: f32 on ref, else f16
@@ -148,7 +152,8 @@ function llm.type(value) end
 ---@field warning string? what a user should know about this file
 ---@field kv "f32" | "f16" | "q8_0"
 ---@field device string "cpu", "ref"
----@field device_info string the device with its tier and threads
+---@field device_info string the device with its tier and threads; of a split model both
+---@field gpu_layers integer layers on a GPU, always the last ones
 ---@field device_note string? what a user should know about it: why it is not the one hoped for
 ---@field max_rows integer rows that one call may ask for
 ---@field piece integer ids that a prefill feeds at once, and that a tree may have
@@ -201,6 +206,15 @@ function Model:is_eog(id) end
 ---@return string
 function Model:describe() end
 
+---What the part of a model on one of two devices takes.
+---@class llm.MemoryPart
+---@field device string "cpu", "cuda"
+---@field first_layer integer
+---@field last_layer integer less than first_layer: none but the head
+---@field packed_bytes integer
+---@field page_bytes integer of a cache page, on this device
+---@field scratch_bytes integer
+
 ---@class llm.Memory
 ---@field packed_bytes integer weights that the device made ready for itself
 ---@field mapped_bytes integer weights that are read where the file is mapped
@@ -211,6 +225,7 @@ function Model:describe() end
 ---@field weights_s number seconds until the weights were ready, but for the hash
 ---@field weights_from "file" | "image" image: as an earlier start kept them
 ---@field note string? why the weights were not kept for the next start
+---@field parts llm.MemoryPart[]? of a model that is on two devices (gpu_layers)
 
 ---What the model takes and how its weights came. Waits until they are kept, if they are to be.
 ---@return llm.Memory

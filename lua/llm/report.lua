@@ -33,6 +33,14 @@ local function megabytes(n)
   return ("%.1f MB"):format(n / 1e6)
 end
 
+-- "memory on cuda: layers 3 … 4, head, weights 1.2 MB, pages 0.1 MB each, scratch 3.4 MB"
+local function part_line(part, is_last)
+  local what = ("layers %d … %d"):format(part.first_layer, part.last_layer)
+  if is_last then what = part.last_layer < part.first_layer and "the head" or what .. ", head" end
+  return ("memory on %s: %s, weights %s, pages %s each, scratch %s"):format(part.device, what,
+    megabytes(part.packed_bytes), megabytes(part.page_bytes), megabytes(part.scratch_bytes))
+end
+
 -- What the model took, for --verbose. result: of the one text that was made; nil: none or many.
 function report.memory(model, result)
   local m = model:memory()
@@ -46,6 +54,9 @@ function report.memory(model, result)
   local first = result and result.timings.ttft_s
   if known(first) then lines[2] = ("%s, first token after %.3f s"):format(lines[2], first) end
   if m.note then lines[3] = "weight cache: " .. m.note end
+  for i, part in ipairs(m.parts or {}) do
+    table.insert(lines, i + 1, part_line(part, i == #m.parts))
+  end
   return table.concat(lines, "\n")
 end
 

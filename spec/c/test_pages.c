@@ -111,7 +111,7 @@ static void check_pages(kern_kv type) {
     const size_t n = kern_ref.position_bytes(&shape);
     CHECK(n == 3 * 2 * (kern_kv_row_bytes(type, 96) + kern_kv_row_bytes(type, 64)),
           "position bytes %zu", n);
-    CHECK(kern_ref.page_bytes(&shape) == n * KERN_PAGE_POSITIONS, "page bytes");
+    CHECK(kern_ref.page_bytes(NULL, &shape) == n * KERN_PAGE_POSITIONS, "page bytes");
     unsigned char *in = malloc(n), *out = malloc(n);
     if (!in || !out) abort();
     int n_wrong = 0;
@@ -151,7 +151,7 @@ static void check_shapes(void) {
     const kern_kv_shape huge = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, KERN_KV_F32};
     CHECK(kern_ref.pages_open(d, &huge, 1, &pages) == KERN_NO_MEMORY && !pages,
           "sizes that overflow");
-    CHECK(kern_ref.page_bytes(&huge) == SIZE_MAX && kern_ref.position_bytes(&huge) == SIZE_MAX,
+    CHECK(kern_ref.page_bytes(NULL, &huge) == SIZE_MAX && kern_ref.position_bytes(&huge) == SIZE_MAX,
           "their bytes");
     kern_ref.close(d);
 }

@@ -9,6 +9,8 @@ enum { RUN_PAGES = 64, RUN_ROWS = 160 };
 typedef struct tiny_run {
     const kern_backend *backend;
     kern_device *device;
+    const kern_backend *runner; /* of weights, pages and passes: the same, or a split */
+    kern_device *on;
     kern_store *store;
     kern_pages *pages;
     kern_work *work;
@@ -20,31 +22,46 @@ static kern_kv_shape tiny_shape(kern_kv type) {
     return (kern_kv_shape){2, N_HEADS_KV, HEAD_DIM, HEAD_DIM_V, type};
 }
 
-static tiny_run run_open(const kern_backend *backend, tiny_plan *t, int n_threads, kern_kv type) {
+static kern_device *run_device(const kern_backend *backend, int n_threads) {
     char message[256];
-    const kern_kv_shape shape = tiny_shape(type);
-    tiny_run r = {.backend = backend, .t = t};
-    r.device =
+    kern_device *device =
         backend->open(&(kern_device_options){.n_threads = n_threads}, message, sizeof message);
-    if (!r.device) abort();
+    if (!device) abort();
+    return device;
+}
+
+/* Weights, pages, buffers on devices that are open. */
+static void run_begin(tiny_run *r, kern_kv type) {
+    const kern_kv_shape shape = tiny_shape(type);
+    tiny_plan *t = r->t;
     kern_binding binding = {.weights = t->weights, .n_weights = t->n_weights};
-    if (backend->bind(r.device, &binding, &r.store) ||
-        backend->pages_open(r.device, &shape, RUN_PAGES, &r.pages) ||
-        backend->work_open(r.device, &t->plan, r.pages, RUN_ROWS, &r.work) ||
-        backend->alloc(r.device, RUN_ROWS * 4, &r.ids) ||
-        backend->alloc(r.device, RUN_ROWS * N_VOCAB * 4, &r.logits))
+    if (r->runner->bind(r->on, &binding, &r->store) ||
+        r->runner->pages_open(r->on, &shape, RUN_PAGES, &r->pages) ||
+        r->runner->work_open(r->on, &t->plan, r->pages, RUN_ROWS, &r->work) ||
+        r->backend->alloc(r->device, RUN_ROWS * 4, &r->ids) ||
+        r->backend->alloc(r->device, RUN_ROWS * N_VOCAB * 4, &r->logits))
         abort();
     for (int32_t page = 0; page < RUN_PAGES; page++)
-        if (backend->page_reserve(r.device, r.pages, page)) abort();
+        if (r->runner->page_reserve(r->on, r->pages, page)) abort();
+}
+
+static tiny_run run_open(const kern_backend *backend, tiny_plan *t, int n_threads, kern_kv type) {
+    tiny_run r = {.backend = backend, .runner = backend, .t = t};
+    r.device = r.on = run_device(backend, n_threads);
+    run_begin(&r, type);
     return r;
 }
 
-static void run_close(tiny_run *r) {
-    r->backend->unbind(r->device, r->store);
+static void run_end(tiny_run *r) {
+    r->runner->unbind(r->on, r->store);
     r->backend->free(r->device, &r->ids);
     r->backend->free(r->device, &r->logits);
-    r->backend->work_close(r->device, r->work);
-    r->backend->pages_close(r->device, r->pages);
+    r->runner->work_close(r->on, r->work);
+    r->runner->pages_close(r->on, r->pages);
+}
+
+static void run_close(tiny_run *r) {
+    run_end(r);
     r->backend->close(r->device);
 }
 
@@ -60,9 +77,10 @@ static kern_batch run_batch(tiny_run *r, const kern_sequence *sequences, int n_s
 /* All operations; logits[n_rows][N_VOCAB] of every row. The code of the run. */
 static int run_all(tiny_run *r, const kern_sequence *sequences, int n_sequences, const int32_t *ids,
                    int n_rows, float *logits) {
-    const kern_batch batch = run_batch(r, sequences, n_sequences, n_rows);
+    kern_batch batch = run_batch(r, sequences, n_sequences, n_rows);
+    batch.host_ids = ids;
     if (r->backend->write(r->device, &r->ids, 0, ids, (size_t)n_rows * 4)) abort();
-    const int code = r->backend->run(r->device, r->work, &r->t->plan, 0, r->t->plan.n_ops, &batch);
+    const int code = r->runner->run(r->on, r->work, &r->t->plan, 0, r->t->plan.n_ops, &batch);
     if (!code && r->backend->read(r->device, &r->logits, 0, logits, (size_t)n_rows * N_VOCAB * 4))
         abort();
     return code;
