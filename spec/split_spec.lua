@@ -47,13 +47,13 @@ describe("a model with some layers on the GPU", function()
     it(name .. " has the logits and the text of ref wherever it is cut", function()
       local ref <close> = assert(open(name, {device = "ref"}))
       local expected = ref:forward(ref:cache(), ids, {rows = "all"}):lists()
-      local text = h.greedy(ref, ids, 6)
+      local text = h.greedy(ref, ids, 3)
       for n = 0, ref.n_layers do
-        local model <close> = load(name, n)
+        local model <close> = load(name, n, {invariant = false})
         assert.equal(n, model.gpu_layers)
         local rows = model:forward(model:cache(), ids, {rows = "all"}):lists()
         for i = 1, #ids do near(expected[i], rows[i]) end
-        assert.same(text, h.greedy(model, ids, 6))
+        assert.same(text, h.greedy(model, ids, 3))
       end
     end)
   end
@@ -225,6 +225,15 @@ describe("a model with some layers on the GPU", function()
     h.says(words, "memory on cpu: layers 1 … 4, weights ", "memory on cuda-emulated: the head, ")
   end)
 
+  it("finds what the CPU made of its weights at the next start, of this cut alone", function()
+    local folder = h.scratch "weights"
+    local function from(n)
+      local model <close> = load("llama-f16", n, {weight_cache = folder})
+      return model:memory().weights_from
+    end
+    assert.same({"file", "image", "file", "image"}, {from(1), from(1), from(0), from(1)})
+  end)
+
   it("gives its pages back", function()
     local model <close> = load("llama-f16", 1)
     collectgarbage()
@@ -238,12 +247,12 @@ describe("a model with some layers on the GPU", function()
 
   it("serves many prompts with the results of each alone, when pages are short too", function()
     local prompts = {}
-    for i = 1, 6 do
-      prompts[i] = ('{"prompt": "In the beginning God created the %d sea", "seed": %d}\n'):format(
-        i % 3, i)
+    for i = 1, 4 do -- of a page, nearly
+      local own = table.concat(ids_of(i % 3, 30), ",")
+      prompts[i] = ('{"prompt": [%s], "seed": %d}\n'):format(own, i)
     end
     local file = h.write(h.scratch "many.jsonl", table.concat(prompts))
-    local run = "sample -n 24 --temperature 0.8 --device cuda-emulated --gpu-layers 2 --invariant "
+    local run = "sample -n 5 --temperature 0.8 --device cuda-emulated --gpu-layers 1 --invariant "
       .. "--ordered --quiet --ctx 64 --prompts " .. h.quote(file)
     local function lines(more)
       local out, err, code = h.run(run .. more)
@@ -251,8 +260,8 @@ describe("a model with some layers on the GPU", function()
       return (out:gsub('"timings":%b{}', ""))
     end
     local alone = lines " --jobs 1"
-    assert.equal(alone, lines " --jobs 6")
-    assert.equal(alone, lines " --jobs 6 --pages 4")
+    assert.equal(alone, lines " --jobs 4")
+    assert.equal(alone, lines " --jobs 4 --pages 4")
   end)
 end)
 
