@@ -91,17 +91,17 @@ static size_t other_bytes(const llm_model *m, int64_t n) {
     return bytes + ATTENTION_BYTES;
 }
 
-/* Bytes of the GPU's weights as it asked for them, besides those in the file. */
-static size_t padding(const llm_model *m, size_t in_file) {
-    const size_t asked = model_is_split(m) ? kern_split_memory(m->runner->kern, 1).weight_bytes
-                                           : (size_t)m->memory.packed_bytes;
-    return asked > in_file ? asked - in_file : 0;
+/* Bytes of weights that the GPU has, or was asked for in vain. */
+static size_t gpu_bytes(const llm_model *m) {
+    return model_is_split(m) ? kern_split_memory(m->runner->kern, 1).weight_bytes
+                             : (size_t)m->memory.packed_bytes;
 }
 
 /* The most layers below those that were tried that fit into so many bytes, or -1: not even the
  * head does, or the memory that was short was not the GPU's. */
 static int64_t fitting(const llm_model *m, const int32_t *deepest, size_t available) {
-    const size_t tried = file_bytes(m, deepest, m->info.gpu_layers), more = padding(m, tried);
+    const size_t asked = gpu_bytes(m), tried = file_bytes(m, deepest, m->info.gpu_layers);
+    const size_t more = asked > tried ? asked - tried : 0; /* padding, and what loading takes */
     int64_t n = m->info.gpu_layers;
     if (model_is_split(m) && kern_split_failed(m->runner->kern) != 1) return -1;
     while (n-- > 0)
@@ -120,7 +120,7 @@ void model_suggest_layers(const llm_model *m, llm_error *err) {
     if (!deepest) return;
     size_t available = info.bytes_free - info.bytes / 64; /* it is given out in larger pieces */
     if (info.bytes_free < info.bytes / 64) available = 0;
-    if (m->store) available += padding(m, 0); /* weights that are there now */
+    if (m->store) available += gpu_bytes(m);
     const int64_t n = fitting(m, deepest, available);
     const size_t used = strlen(err->message);
     if (n >= 0)

@@ -113,7 +113,7 @@ bench() {
     grep '^{' "$file" >>"$out/bench.jsonl" 2>/dev/null
 }
 
-specs="cuda tensor logits cache properties tree model prefix_mask rng sampler scheduler stream"
+specs="cuda split tensor logits cache properties tree model prefix_mask rng sampler scheduler stream"
 
 run() {
     folder=$1

@@ -1,17 +1,18 @@
--- gpu_layers: a model that is on the emulated GPU with its last layers and on the CPU with the
--- others. What holds of a model must hold wherever it is cut.
+-- gpu_layers: a model that is on the GPU (the emulated one, if no other is to be tested) with its
+-- last layers and on the CPU with the others. What holds of a model must hold wherever it is cut.
 local h = require "spec.helper"
 local llm = require "llm"
 
+local DEVICE = h.device or "cuda-emulated"
 local TOLERANCE = 5e-3 -- of the largest logit, for half precision, as in models_spec
 
 local function open(name, opts)
-  local options = {device = "cuda-emulated", threads = 2, weight_cache = "off", invariant = true}
+  local options = {device = DEVICE, threads = 2, weight_cache = "off", invariant = true}
   for key, value in pairs(opts or {}) do options[key] = value end
   return llm.load(name and h.data .. "models/" .. name .. ".gguf", options)
 end
 
-local emulated, reason = open "llama-f16"
+local whole_model, reason = open "llama-f16"
 
 local function load(name, n, opts)
   local options = {gpu_layers = n}
@@ -36,8 +37,8 @@ local function near(expected, got)
 end
 
 describe("a model with some layers on the GPU", function()
-  if not emulated then
-    pending("needs the emulated plug-in: " .. tostring(reason))
+  if not whole_model then
+    pending("needs a GPU or the emulated one: " .. tostring(reason))
     return
   end
   local ids = ids_of(1, 37)
@@ -59,9 +60,9 @@ describe("a model with some layers on the GPU", function()
   end
 
   it("is whole where as many or more are asked for than it has", function()
-    for _, n in ipairs {emulated.n_layers, emulated.n_layers + 1, 1000} do
+    for _, n in ipairs {whole_model.n_layers, whole_model.n_layers + 1, 1000} do
       local model <close> = load("llama-f16", n)
-      assert.same({emulated.n_layers, nil, emulated.device_info},
+      assert.same({whole_model.n_layers, nil, whole_model.device_info},
         {model.gpu_layers, model:memory().parts, model.device_info})
     end
   end)
@@ -211,18 +212,18 @@ describe("a model with some layers on the GPU", function()
     model:forward(kv, ids)
     local memory = model:memory()
     local first, second = memory.parts[1], memory.parts[2]
-    assert.same({"cpu", 1, 1, "cuda-emulated", 2, 2}, {first.device, first.first_layer,
+    assert.same({"cpu", 1, 1, DEVICE, 2, 2}, {first.device, first.first_layer,
       first.last_layer, second.device, second.first_layer, second.last_layer})
     for _, name in ipairs {"packed_bytes", "scratch_bytes"} do
       assert(first[name] > 0 and second[name] > 0)
       assert.equal(memory[name], first[name] + second[name])
     end
     assert.equal(model.page_bytes, first.page_bytes + second.page_bytes)
-    assert.equal(emulated.position_bytes, model.position_bytes)
+    assert.equal(whole_model.position_bytes, model.position_bytes)
     h.says(model:describe(), "; layers 1 … 1 on cpu: ")
-    assert.equal("cuda-emulated", model.device)
-    local _, words = h.run "greedy -n 1 --device cuda-emulated --gpu-layers 0 --verbose"
-    h.says(words, "memory on cpu: layers 1 … 4, weights ", "memory on cuda-emulated: the head, ")
+    assert.equal(DEVICE, model.device)
+    local _, words = h.run("greedy -n 1 --gpu-layers 0 --verbose --device " .. DEVICE)
+    h.says(words, "memory on cpu: layers 1 … 4, weights ", "memory on " .. DEVICE .. ": the head, ")
   end)
 
   it("finds what the CPU made of its weights at the next start, of this cut alone", function()
@@ -252,8 +253,8 @@ describe("a model with some layers on the GPU", function()
       prompts[i] = ('{"prompt": [%s], "seed": %d}\n'):format(own, i)
     end
     local file = h.write(h.scratch "many.jsonl", table.concat(prompts))
-    local run = "sample -n 5 --temperature 0.8 --device cuda-emulated --gpu-layers 1 --invariant "
-      .. "--ordered --quiet --ctx 64 --prompts " .. h.quote(file)
+    local run = ("sample -n 5 --temperature 0.8 --device %s --gpu-layers 1 --invariant "
+      .. "--ordered --quiet --ctx 64 --prompts %s"):format(DEVICE, h.quote(file))
     local function lines(more)
       local out, err, code = h.run(run .. more)
       assert.equal(0, code, err)
@@ -296,7 +297,7 @@ describe("gpu_layers", function()
   end)
 
   it("that would fit is named where a model does not fit", function()
-    if not emulated then return pending "needs the emulated plug-in" end
+    if not whole_model or DEVICE ~= "cuda-emulated" then return pending "needs the emulated GPU" end
     local run = "greedy -m shape:smollm2-q4_1 -p a -n 1 --ctx 64 --device cuda-emulated"
     local memory = "LLMLUA_EMULATION_MEMORY=80000000"
     local _, words, code = h.run(run, nil, memory)
@@ -305,8 +306,9 @@ describe("gpu_layers", function()
     assert(n and tonumber(n) > 5 and tonumber(n) < 30, words)
     _, words, code = h.run(run .. " --gpu-layers " .. n, nil, memory)
     assert.equal(0, code, words)
-    local _, _, split = h.run(run .. " --gpu-layers 29", nil, memory)
-    assert.equal(1, split)
+    _, words, code = h.run(run .. " --gpu-layers 29", nil, memory)
+    assert.equal(1, code)
+    h.says(words, ("; --gpu-layers %s would fit"):format(n))
     _, words = h.run(run, nil, "LLMLUA_EMULATION_MEMORY=20000000")
     assert(words:find "out of memory" and not words:find "would fit", words)
   end)
