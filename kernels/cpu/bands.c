@@ -9,10 +9,8 @@
 #include "cpu.h"
 #include "packed.h"
 
-enum { LEAST_ROWS = 24 }; /* for each thread: of fewer the weights are read too often */
-
 int32_t cpu_band_rows(int32_t n_rows, int32_t tile, int n_threads) {
-    if (n_rows < LEAST_ROWS * n_threads) return 0;
+    if (n_rows < CPU_BAND_ROWS * n_threads) return 0;
     int32_t rows = n_rows / (2 * n_threads);
     if (rows > CPU_BAND_MOST) rows = CPU_BAND_MOST;
     if (rows < CPU_BAND_LEAST) rows = CPU_BAND_LEAST;

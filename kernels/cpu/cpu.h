@@ -249,7 +249,11 @@ void cpu_product_strips(cpu_run *, const plan_op *, const cpu_band *, const cpu_
                         int64_t first, int64_t end);
 
 /* bands.c */
-enum { CPU_BAND_MOST = 48, CPU_BAND_LEAST = 12 }; /* rows */
+enum {
+    CPU_BAND_MOST = 48,
+    CPU_BAND_LEAST = 12,
+    CPU_BAND_ROWS = 24 /* of a batch, for each thread: of fewer the weights are read too often */
+};
 /* Rows of a band where a batch of so many is worked on in bands; else 0. */
 int32_t cpu_band_rows(int32_t n_rows, int32_t tile, int n_threads);
 void cpu_bands_open(cpu_run *); /* before the threads come */

@@ -71,8 +71,9 @@ static unsigned char *lay_out(unsigned char *at, cpu_scratch *s, const sizes *z,
     s->rope_tables = take(&at, (size_t)z->n_ropes * sizeof *s->rope_tables);
     s->rope_memory = take(&at, rows * (size_t)z->rope_floats * sizeof(float));
     size_t padded = rows + CPU_TILE_MOST - 1; /* whole tiles */
-    if (cpu_band_rows(max_rows, 1, n_threads) > 0 && padded < CPU_BAND_MOST * (size_t)n_threads)
-        padded = CPU_BAND_MOST * (size_t)n_threads;
+    size_t n_bands = rows / CPU_BAND_ROWS;    /* at a time; threads may become fewer than asked */
+    if (n_bands > (size_t)n_threads) n_bands = (size_t)n_threads;
+    if (padded < CPU_BAND_MOST * n_bands) padded = CPU_BAND_MOST * n_bands;
     s->bands = take(&at, (rows / CPU_BAND_LEAST + 1) * sizeof *s->bands);
     s->k_blocks = z->blocks;
     s->k_floats = z->floats;
