@@ -387,7 +387,7 @@ void emu_run(const emu_kernel &kernel, size_t shared_most) {
         blockIdx = {(unsigned)(i % gridDim.x), (unsigned)(i / gridDim.x % gridDim.y),
                     (unsigned)(i / gridDim.x / gridDim.y)};
         block_begin();
-        emu_now.warp = 0;
+        emu_now.warp = emu_order_kind == EMU_REVERSE ? block.n_warps - 1 : 0;
         make_current((unsigned)choose_any());
         switch_to(fiber_take());
     }

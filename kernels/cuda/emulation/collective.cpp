@@ -1,6 +1,9 @@
 /* collective.cpp: what a warp's lanes do together. Each lane brings its operands on its own stack;
  * the last to come computes the results of all of them there. */
 #include "inside.h"
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 /* The lanes of a mask, one after the other. */
 #define EMU_LANES(lane, mask)                                                                      \
@@ -77,84 +80,69 @@ void emu_ldmatrix_x4(uint32_t r[4], const void *row, int line) {
 
 /* ---- mma ---- */
 
-typedef float eight __attribute__((vector_size(32), may_alias));
+typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
 
 struct mma_args {
     float *d;
     const uint32_t *a, *b;
 };
-static inline float half_of(uint32_t pair, int high, bool bf16) {
-    const uint16_t h = (uint16_t)(high ? pair >> 16 : pair);
-    return bf16 ? __uint_as_float((uint32_t)h << 16) : emu_f16_to_f32(h);
-}
-/* Gathers the fragments into whole matrices (the layouts: gpu.h), multiplies, and hands out. */
+/* n (a multiple of 8) 16-bit floats to f32. */
 template <bool bf16>
-static inline __attribute__((always_inline)) void mma_compute(void *const args[32]) {
-    uint32_t pairs_a[16][8], pairs_b[8][8]; /* [row][k / 2], [column][k / 2] */
-    float a[16][16];
-    alignas(32) float b[16][8], d[16][8];
+static inline __attribute__((always_inline)) void widen(const uint16_t *from, float *to, int n) {
+    for (int i = 0; i < n; i++)
+        to[i] = bf16 ? __uint_as_float((uint32_t)from[i] << 16) : emu_f16_to_f32(from[i]);
+}
+#ifdef __x86_64__
+template <bool bf16>
+__attribute__((target("avx2,f16c"))) static inline void widen_avx2(const uint16_t *from, float *to,
+                                                                   int n) {
+    if (bf16) return widen<bf16>(from, to, n);
+    for (int i = 0; i < n; i += 8)
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+}
+#endif
+/* Gathers the fragments (the layouts: gpu.h): their lanes one after the other are rows of 8 columns
+ * of a, columns of 8 rows of b, and rows of d. */
+template <typename Widen>
+static inline __attribute__((always_inline)) void mma_compute(void *const args[32], Widen to_f32) {
+    uint32_t pairs[6][32];
+    float wide[6][8][8], b[16][8], d[16][8];
     for (int lane = 0; lane < 32; lane++) {
-        const int g = lane >> 2, c = lane & 3;
         const auto *x = (const mma_args *)args[lane];
-        pairs_a[g][c] = x->a[0];
-        pairs_a[g + 8][c] = x->a[1];
-        pairs_a[g][c + 4] = x->a[2];
-        pairs_a[g + 8][c + 4] = x->a[3];
-        pairs_b[g][c] = x->b[0];
-        pairs_b[g][c + 4] = x->b[1];
-        for (int i = 0; i < 2; i++) {
-            d[g][2 * c + i] = x->d[i];
-            d[g + 8][2 * c + i] = x->d[i + 2];
-        }
+        for (int i = 0; i < 4; i++) pairs[i][lane] = x->a[i];
+        for (int i = 0; i < 2; i++) pairs[i + 4][lane] = x->b[i];
+        memcpy(&d[lane / 4][lane % 4 * 2], x->d, 8);
+        memcpy(&d[lane / 4 + 8][lane % 4 * 2], x->d + 2, 8);
     }
-    for (int row = 0; row < 16; row++) {
-        for (int k = 0; k < 8; k++) {
-            a[row][2 * k] = half_of(pairs_a[row][k], 0, bf16);
-            a[row][2 * k + 1] = half_of(pairs_a[row][k], 1, bf16);
-        }
-    }
-    for (int k = 0; k < 8; k++) {
-        for (int column = 0; column < 8; column++) {
-            b[2 * k][column] = half_of(pairs_b[column][k], 0, bf16);
-            b[2 * k + 1][column] = half_of(pairs_b[column][k], 1, bf16);
-        }
-    }
+    to_f32((const uint16_t *)pairs, &wide[0][0][0], 6 * 64);
+    for (int k = 0; k < 16; k++)
+        for (int column = 0; column < 8; column++) b[k][column] = wide[4 + k / 8][column][k % 8];
     for (int row = 0; row < 16; row++) {
         eight sums = *(eight *)d[row];
-        for (int k = 0; k < 16; k++) sums += a[row][k] * *(const eight *)b[k];
+        for (int k = 0; k < 16; k++)
+            sums += wide[row / 8 + k / 8 * 2][row % 8][k % 8] * *(const eight *)b[k];
         *(eight *)d[row] = sums;
     }
     for (int lane = 0; lane < 32; lane++) {
-        const int g = lane >> 2, c = lane & 3;
         auto *x = (mma_args *)args[lane];
-        for (int i = 0; i < 2; i++) {
-            x->d[i] = d[g][2 * c + i];
-            x->d[i + 2] = d[g + 8][2 * c + i];
-        }
+        memcpy(x->d, &d[lane / 4][lane % 4 * 2], 8);
+        memcpy(x->d + 2, &d[lane / 4 + 8][lane % 4 * 2], 8);
     }
 }
 #ifdef __x86_64__
-__attribute__((target("avx2,fma"))) static void mma_f16_avx2(void *const args[32]) {
-    mma_compute<false>(args);
+template <bool bf16>
+__attribute__((target("avx2,f16c"))) static void mma_avx2(void *const args[32]) {
+    mma_compute(args, widen_avx2<bf16>);
 }
-__attribute__((target("avx2,fma"))) static void mma_bf16_avx2(void *const args[32]) {
-    mma_compute<true>(args);
-}
-static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
 #endif
-static void mma_f16(uint32_t, void *const args[32]) {
+template <bool bf16> static void mma_done(uint32_t, void *const args[32]) {
 #ifdef __x86_64__
-    if (has_avx2) return mma_f16_avx2(args);
+    if (has_avx2) return mma_avx2<bf16>(args);
 #endif
-    mma_compute<false>(args);
-}
-static void mma_bf16(uint32_t, void *const args[32]) {
-#ifdef __x86_64__
-    if (has_avx2) return mma_bf16_avx2(args);
-#endif
-    mma_compute<true>(args);
+    mma_compute(args, widen<bf16>);
 }
 void emu_mma(bool bf16, float d[4], const uint32_t a[4], const uint32_t b[2], int line) {
     mma_args args = {d, a, b};
-    emu_collect(bf16 ? mma_bf16 : mma_f16, ~0u, line, &args);
+    emu_collect(bf16 ? mma_done<true> : mma_done<false>, ~0u, line, &args);
 }

@@ -117,6 +117,9 @@ static void test_order(void) {
             }
             const bool same = memcmp(got[0], got[1], sizeof got[0]) == 0;
             CHECK(same == sound, "%s: %s", order, same ? "the same" : "not the same");
+            for (int i = 0; i < n && !sound; i++) /* they count in the order in which they run */
+                CHECK(got[0][i] == i && (order[0] != 'r' || got[1][i] == n - 1 - i),
+                      "%s: thread %d comes as number %d", order, i, got[1][i]);
             bool seen[n] = {};
             for (int x : got[1]) seen[x] = true;
             for (bool s : seen) CHECK(s, "%s: every thread runs once", order);
