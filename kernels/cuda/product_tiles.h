@@ -313,7 +313,7 @@ template <int id> constexpr int product_slots(product_kernel kernel) {
     using F = tile<id>;
     if (F::kind != TILE_INTEGERS) return kernel == PRODUCT_MANY ? 1 : 2;
     if (kernel == PRODUCT_MANY) return 2;
-    if (id == KERN_Q8_0) return 3;
+    if (id == KERN_Q8_0) return kernel == PRODUCT_FEW_8 ? 2 : 3;
     return kernel == PRODUCT_FEW_8 && (id == KERN_Q5_K || id == KERN_Q6_K) ? 2 : 4;
 }
 
