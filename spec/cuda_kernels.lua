@@ -34,4 +34,17 @@ return {
     threads = 512, blocks = 2, registers = 64, shared = 256, mma = false, loads = true},
   {kernel = "embed_tiles", template = "", source = "embed",
     threads = 128, blocks = 8, registers = 64, shared = 0, mma = false, loads = false},
+  -- choosing the next token: sums and maxima of rows, draws, selections
+  {kernel = "summarise_rows", template = "", source = "tensor_row",
+    threads = 256, blocks = 2, registers = 128, shared = 256, mma = false, loads = true},
+  {kernel = "map_rows", template = "", source = "tensor_row",
+    threads = 256, blocks = 4, registers = 64, shared = 0, mma = false, loads = true},
+  {kernel = "draw_rows", template = "", source = "tensor_noise",
+    threads = 256, blocks = 3, registers = 80, shared = 256, mma = false, loads = true},
+  {kernel = "tally", template = "", source = "tensor_tally",
+    threads = 512, blocks = 2, registers = 64, shared = 24832, mma = false, loads = true},
+  {kernel = "narrow", template = "", source = "tensor_narrow",
+    threads = 512, blocks = 2, registers = 64, shared = 41216, mma = false, loads = true},
+  {kernel = "keep", template = "", source = "tensor_tally",
+    threads = 512, blocks = 2, registers = 64, shared = 0, mma = false, loads = true},
 }
