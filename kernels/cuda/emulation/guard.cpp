@@ -1,7 +1,9 @@
 /* guard.cpp: device memory while checking. An allocation ends (but for its alignment) at a page
- * that cannot be touched, and can itself only be touched while kernels and copies run; addresses
- * are never used twice. What faults is told, and the kernel ended. */
+ * that cannot be touched, and can itself only be touched while kernels and copies run: their first
+ * touch faults and opens it. Addresses are never used twice. Any other fault is told, and the
+ * kernel ended. */
 #include "inside.h"
+#include <algorithm>
 #include <signal.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -11,6 +13,7 @@ static const size_t arena_bytes = (size_t)1 << 40, page = 4096, alignment = 256;
 static unsigned char *arena, *arena_end; /* what is given out ends at arena_end */
 static struct sigaction action_before;
 static int n_open;
+static std::vector<void *> opened; /* allocations that can be touched */
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static bool in_arena(const void *p) {
@@ -24,6 +27,17 @@ static size_t mapped_bytes(const emu_memory &m) {
 }
 static void allow(const emu_memory &m, bool yes) {
     (void)mprotect(first_page(m), mapped_bytes(m), yes ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+static void open_until_closed(const emu_memory &m) {
+    allow(m, true);
+    opened.push_back(m.at);
+}
+/* The guarded memory with this address in its pages, or NULL. */
+static emu_memory *in_pages(const void *p) {
+    emu_memory *m = emu_find_memory((const void *)((uintptr_t)p / page * page + page - 1), true);
+    if (!m || !m->arena || (size_t)((const unsigned char *)p - first_page(*m)) >= mapped_bytes(*m))
+        return nullptr;
+    return m;
 }
 
 /* ---- faults ---- */
@@ -41,7 +55,11 @@ static void describe_fault(const void *p) {
 static void faulted(int signal, siginfo_t *info, void *context) {
     (void)signal;
     const void *p = info->si_addr;
-    emu_memory *m = emu_find_memory(p);
+    emu_memory *m = in_pages(p);
+    if (m && n_open > 0 && std::find(opened.begin(), opened.end(), m->at) == opened.end()) {
+        open_until_closed(*m);
+        return;
+    }
     if (emu_now.kernel) {
         describe_fault(p);
         auto *registers = &((ucontext_t *)context)->uc_mcontext; /* goes on in emu_abandon */
@@ -55,11 +73,11 @@ static void faulted(int signal, siginfo_t *info, void *context) {
 #endif
         return;
     }
-    if (m && m->arena) {
+    if (m) {
         emu_found(cudaErrorIllegalAddress,
                   "the host touches device memory: %p, byte %td of an allocation of %zu bytes", p,
                   (const unsigned char *)p - m->at, m->bytes);
-        allow(*m, true); /* until a kernel or copy ends */
+        open_until_closed(*m);
         return;
     }
     (void)sigaction(SIGSEGV, &action_before, nullptr); /* not ours: it faults again */
@@ -98,26 +116,27 @@ bool emu_guard_take(emu_memory *m) {
     allow(*m, true);
     memset(first_page(*m), canary, mapped);
     memset(m->at, 0xFF, m->bytes); /* undefined: NaN */
-    allow(*m, n_open > 0);
+    allow(*m, false);
     return true;
 }
 void emu_guard_give(const emu_memory &m) {
     (void)madvise(first_page(m), mapped_bytes(m), MADV_DONTNEED);
     allow(m, false);
 }
-void emu_memory_open(void) {
-    if (n_open++ == 0) emu_each_memory([](const emu_memory &m) { allow(m, true); });
-}
+void emu_memory_open(void) { n_open++; }
 void emu_memory_close(const char *who) {
     if (--n_open > 0) return;
-    emu_each_memory([who](const emu_memory &m) {
-        if (!around(m, untouched)) {
+    for (void *at : opened) {
+        const emu_memory *m = emu_find_memory(at);
+        if (!m) continue; /* it was freed */
+        if (!around(*m, untouched)) {
             emu_found(cudaErrorIllegalAddress, "%s has written beside an allocation of %zu bytes",
-                      who, m.bytes);
-            around(m, [](unsigned char *p, size_t n) { return memset(p, canary, n) != nullptr; });
+                      who, m->bytes);
+            around(*m, [](unsigned char *p, size_t n) { return memset(p, canary, n) != nullptr; });
         }
-        allow(m, false);
-    });
+        allow(*m, false);
+    }
+    opened.clear();
 }
 
 /* ---- arguments ---- */

@@ -96,8 +96,7 @@ struct emu_memory {
 };
 /* That holds this address (or, `before`, is the last to begin at or before it); NULL: none. */
 emu_memory *emu_find_memory(const void *, bool before = false);
-void emu_each_memory(const std::function<void(const emu_memory &)> &); /* that is guarded */
-bool emu_guard_take(emu_memory *);                                     /* false: no memory */
+bool emu_guard_take(emu_memory *); /* false: no memory */
 void emu_guard_give(const emu_memory &);
 void emu_memory_open(void); /* nests */
 void emu_memory_close(const char *who);

@@ -12,11 +12,6 @@ emu_memory *emu_find_memory(const void *p, bool before) {
     emu_memory *m = &(--i)->second;
     return before || (uintptr_t)p - (uintptr_t)m->at < m->bytes ? m : nullptr;
 }
-void emu_each_memory(const std::function<void(const emu_memory &)> &call) {
-    for (const auto &one : memories)
-        if (one.second.arena) call(one.second);
-}
-
 static cudaError_t take(void **out, size_t bytes, emu_kind kind) {
     *out = nullptr;
     if (bytes == 0) return cudaSuccess;
