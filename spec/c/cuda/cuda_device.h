@@ -1,5 +1,5 @@
-/* cuda_device.h: an emulated GPU for a C test, with settings as the environment has them. Tests
- * that set none run on a real one too (gpu-tests of cuda.cmake). */
+/* cuda_device.h: an emulated GPU for a C test, with settings as the environment has them; or a real
+ * one, where EMULATED is 0 (gpu_tests of cuda.cmake). */
 #ifndef SPEC_CUDA_DEVICE_H
 #define SPEC_CUDA_DEVICE_H
 
@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A setting of the emulation; NULL unsets it. Heard by the next device that is opened. */
 #ifdef LLMLUA_EMULATION
-/* NULL unsets it. Heard by the next device that is opened. */
+enum { EMULATED = 1 };
 static inline void emulated_set(const char *name, const char *value) {
     if (value)
         setenv(name, value, 1);
@@ -21,7 +22,16 @@ static inline void emulated_set(const char *name, const char *value) {
         unsetenv(name);
     emulation_reset();
 }
+#else
+enum { EMULATED = 0 };
+static inline void emulated_set(const char *name, const char *value) { (void)name, (void)value; }
 #endif
+
+/* The emulation's costly checks are on, or LLMLUA_TEST_BRIEF: what takes minutes is left out. */
+static inline bool is_brief(void) {
+    const char *mode = EMULATED ? getenv("LLMLUA_EMULATION") : NULL;
+    return getenv("LLMLUA_TEST_BRIEF") || (mode && strstr(mode, "check"));
+}
 
 /* The device, or NULL with the message of why there is none. */
 static inline kern_device *emulated_try(const kern_device_options *options, char *message,

@@ -25,12 +25,6 @@ static inline void both_close(void) {
     for (int side = 0; side < 2; side++) backends[side]->close(devices[side]);
 }
 
-/* The emulation's costly checks are on: what takes minutes then is left out. */
-static inline bool is_checked(void) {
-    const char *mode = getenv("LLMLUA_EMULATION");
-    return mode && strstr(mode, "check");
-}
-
 /* ---- numbers ---- */
 
 static uint64_t state = 1;

@@ -167,9 +167,14 @@ static void test_probe(void) {
     kern_device_info info;
     char message[256] = "";
     int n = 0;
-    CHECK(!llmlua_backend()->probe(0, &info, &n, message, sizeof message) && n == 1, "%s", message);
+    CHECK(!llmlua_backend()->probe(0, &info, &n, message, sizeof message) && n >= 1, "%s", message);
     CHECK(*info.name && info.bytes >= info.bytes_free && info.bytes_free > 0, "its memory");
-    CHECK(info.compute == 80 && info.driver >= info.runtime && info.runtime > 0, "its versions");
+    CHECK(info.compute >= 75 && info.driver >= info.runtime && info.runtime > 0, "its versions");
+}
+
+/* Several, none, or one that the plug-in does not know. */
+static void test_devices(void) {
+    char message[256] = "";
     emulated_set("LLMLUA_EMULATION_DEVICES", "2");
     kern_device *d[2];
     for (int i = 0; i < 2; i++)
@@ -198,8 +203,11 @@ int main(void) {
     test_upload();
     test_scratch();
     test_pool();
-    test_no_memory();
-    test_lost();
     test_probe();
+    if (EMULATED) {
+        test_no_memory();
+        test_lost();
+        test_devices();
+    }
     return check_end();
 }

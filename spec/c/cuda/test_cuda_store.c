@@ -159,6 +159,6 @@ static void test_no_memory(void) {
 int main(void) {
     test_made();
     test_interrupted();
-    test_no_memory();
+    if (EMULATED) test_no_memory();
     return check_end();
 }

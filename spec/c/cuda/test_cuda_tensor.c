@@ -147,7 +147,7 @@ static void test_maps(void) {
                   {5, 4096, 0}, {11, 4099, 2}, {17, 50000, 0}, {2, 20000, 1}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const int64_t r = shapes[i].r, n = shapes[i].n;
-        if (is_checked() && r * n > 50000) continue;
+        if (is_brief() && r * n > 45000) continue;
         float *x = rows_new(r, n, N_KINDS);
         for (int op = 0; op < N_OPERATIONS; op++) {
             const extras e = extras_new(r, n);
@@ -191,7 +191,7 @@ static void test_reductions(void) {
     static const char *const reductions[] = {"max", "min", "sum", "logsumexp", "entropy", "std"};
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
         const int64_t n = columns[i], r = 17;
-        if (is_checked() && n > 40000) continue;
+        if (is_brief() && n > 40000) continue;
         float *x = rows_new(r, n, N_KINDS);
         const kern_tensor *from = tensor(r, n, x), *to = tensor(r, 1, NULL),
                           *ids = tensor(r, 1, NULL), *alone = tensor(1, 1, NULL);
@@ -253,7 +253,7 @@ static void test_topk(void) {
     static const int64_t columns[] = {1, 5, 33, 1000, 4097, 50000};
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
         const int64_t n = columns[i], r = n > 40000 ? 11 : 22;
-        if (is_checked() && n > 40000) continue;
+        if (is_brief() && n > 40000) continue;
         float *x = rows_new(r, n, N_KINDS), *finite = rows_new(r, n, N_FINITE_KINDS);
         static const int64_t counts[] = {1, 4, 64, 2048, 2049};
         for (size_t l = 0; l < sizeof counts / sizeof *counts; l++)
@@ -281,7 +281,7 @@ static void test_draws(void) {
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
         for (int32_t base = 0; base < 2; base++) {
             const int64_t n = columns[i], r = 22;
-            if (is_checked() && n > 40000) continue;
+            if (is_brief() && n > 40000) continue;
             float *x = rows_new(r, n, N_KINDS);
             const extras e = extras_new(r, n);
             const kern_tensor *from = tensor(r, n, x), *ids = tensor(r, 1, NULL),
@@ -300,7 +300,7 @@ static void test_draws(void) {
 int main(void) {
     both_open();
     test_maps();
-    test_rows_alone();
+    if (!is_brief()) test_rows_alone();
     test_reductions();
     test_topk();
     test_draws();
