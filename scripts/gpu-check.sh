@@ -8,7 +8,8 @@
 #       is needed. At most 8 minutes (LIMIT: other seconds); the parts come by their value, each has its
 #       own limit, and one that fails does not stop the others. OUT holds their output and summary.txt.
 #
-# Ends with 0 if every part that ran passed. DEVICE=cuda-emulated tries the check itself on the emulation.
+# Ends with 0 if every part that ran passed. DEVICE=cuda-emulated, of both, tries the check itself on the
+# emulation, with small shapes and few tests; SLOW=n gives each part and all n times as long.
 set -u
 
 usage() {
@@ -40,23 +41,17 @@ prepare() {
     arch=${2:-90}
     cd "$(dirname "$0")/.." || exit 1
     build=${BUILD:-build-gpu-$arch}
-    if [ ! -f "$build/CMakeCache.txt" ]; then
-        cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release "-DLLMLUA_CUDA_ARCHITECTURES=$arch" || fail "cmake failed"
-    fi
-    targets="llmlua llmlua-cuda gpu-tests"
-    [ "${DEVICE:-cuda}" = cuda-emulated ] && targets="llmlua llmlua-cuda-emulated"
-    # shellcheck disable=SC2086
-    cmake --build "$build" --target $targets || fail "the build failed"
-    mkdir -p "$folder/bin" "$folder/tests" "$folder/lua-modules/share" "$folder/lua-modules/lib" || exit 1
-    cp "$build/llmlua" "$folder/bin/"
-    strip "$folder/bin/llmlua"
-    for name in llmlua-cuda llmlua-cuda-emulated; do
-        if [ -f "$build/lib$name.so" ]; then cp "$build/lib$name.so" "$folder/bin/"; fi
-    done
-    for test in "$build"/gpu_test_*; do
-        if [ -x "$test" ]; then cp "$test" "$folder/tests/"; fi
-    done
-    cp -R lua samplers scripts spec models "$folder/"
+    cmake -S . -B "$build" "-DLLMLUA_CUDA_ARCHITECTURES=$arch" || fail "cmake failed"
+    plugin=llmlua-cuda
+    tests=gpu_tests
+    if [ "${DEVICE:-cuda}" = cuda-emulated ]; then plugin=llmlua-cuda-emulated tests=emulated_tests; fi
+    cmake --build "$build" --parallel "$(nproc)" --target llmlua $plugin $tests || fail "the build failed"
+    rm -rf "${folder:?}/bin" "$folder/lua-modules"
+    mkdir -p "$folder/bin" "$folder/lua-modules/share" "$folder/lua-modules/lib" || exit 1
+    cp "$build/llmlua" "$build/lib$plugin.so" "$folder/bin/" || exit 1
+    cp "$build/$tests" "$folder/bin/kernel_tests" || exit 1
+    strip "$folder/bin/"*
+    for name in lua samplers scripts spec models; do rm -rf "${folder:?}/$name"; cp -R $name "$folder/"; done
     for model in ${MODELS:-}; do cp "$model" "$folder/models/" || exit 1; done
     copy_busted "$folder"
     git rev-parse HEAD >"$folder/commit.txt" 2>/dev/null
@@ -73,7 +68,7 @@ now() { date +%s; }
 # NAME.txt, how it ended to parts.jsonl.
 part() {
     name=$1
-    seconds=$2
+    seconds=$(($2 * slow))
     shift 2
     left=$((end - $(now)))
     [ "$seconds" -le "$left" ] || seconds=$left
@@ -120,8 +115,9 @@ run() {
     mkdir -p "$2" || exit 1
     out=$(cd "$2" && pwd) || exit 1
     cd "$folder" || exit 1
-    rm -f "$out/parts.jsonl" "$out/bench.jsonl"
-    end=$(($(now) + ${LIMIT:-480}))
+    rm -f "$out/parts.jsonl" "$out/bench.jsonl" "$out/texts.jsonl" "$out/summary.txt"
+    slow=${SLOW:-1}
+    end=$(($(now) + ${LIMIT:-480} * slow))
     device=${DEVICE:-cuda}
     program=$PWD/bin/llmlua
     PATH=$PATH:/usr/local/cuda/bin
@@ -130,14 +126,26 @@ run() {
     export PATH LUA_PATH LUA_CPATH LLMLUA_PROGRAM="$program" LLMLUA_WEIGHT_CACHE=off
 
     part devices 20 "$program" --devices
+    if grep "^$device  " "$out/devices.txt" >"$out/summary.txt"; then # what a device that is not there says
+        echo "gpu-check: nothing to check: $(cat "$out/summary.txt")" | tee "$out/summary.txt" >&2
+        return 1
+    fi
     if with_tool nvidia-smi nvidia-smi; then part nvidia-smi 10 nvidia-smi; fi
     part first-words 20 "$program" greedy --device "$device" -n 24 --verbose
     tiny=$(echo spec/data/models/*.gguf)
+    tokens=24
+    kernel_tests=
+    if [ -x bin/kernel_tests ]; then kernel_tests=$(bin/kernel_tests); fi
+    if [ "$device" != cuda ]; then
+        tiny=spec/data/models/llama-f32.gguf
+        tokens=4
+        [ -z "$kernel_tests" ] || kernel_tests="memory rows store"
+        specs="rng logits"
+    fi
     # shellcheck disable=SC2086
-    part texts-as-ref 60 "$program" scripts/same_texts.lua --device "$device" builtin $tiny
-    for test in tests/gpu_test_*; do
-        if [ -x "$test" ]; then part "$(basename "$test")" 40 env "LLMLUA_TEST_DEVICE=$device" "$test"; fi
-    done
+    part texts-as-ref 60 "$program" scripts/same_texts.lua --json --device "$device" --tokens "$tokens" builtin $tiny
+    grep '^{' "$out/texts-as-ref.txt" >"$out/texts.jsonl" 2>/dev/null
+    for test in $kernel_tests; do part "kernels-$test" 20 bin/kernel_tests "$test"; done
 
     if [ "$device" = cuda ]; then
         bench 8b-bf16 60 llama-8b-bf16 --rows 1,4,16 --context 512 --steps 48 --roof-mb 2048
@@ -153,17 +161,16 @@ run() {
         file=spec/${spec}_spec.lua
         [ -f "$file" ] || continue
         part "spec-$spec" 30 env "LLMLUA_TEST_DEVICE=$device" "LLMLUA_DEVICE=$device" \
-            "$program" spec/run.lua "$file" --output=plainTerminal
+            LLMLUA_TEST_INVARIANT=1 "$program" spec/run.lua "$file" --output=plainTerminal
     done
 
     for tool in memcheck racecheck; do
         with_tool compute-sanitizer "$tool" || continue
         part "$tool" 40 compute-sanitizer --tool "$tool" --error-exitcode 9 \
             "$program" greedy --device "$device" -n 3 -p "The sea"
-        for test in tests/gpu_test_*; do
-            if [ -x "$test" ]; then
-                part "$tool-$(basename "$test")" 30 compute-sanitizer --tool "$tool" --error-exitcode 9 "$test"
-            fi
+        for test in $kernel_tests; do
+            part "$tool-$test" 30 env LLMLUA_TEST_BRIEF=1 \
+                compute-sanitizer --tool "$tool" --error-exitcode 9 bin/kernel_tests "$test"
         done
     done
 

@@ -33,6 +33,17 @@ local function put_parts(parts)
   return failed
 end
 
+-- Texts of models against the reference.
+local function put_texts(texts)
+  local tokens, differ, worst = 0, 0, 0
+  for _, t in ipairs(texts) do
+    tokens, differ, worst = tokens + t.tokens, differ + t.differ, math.max(worst, t.worst or 0)
+  end
+  if #texts == 0 then return end
+  put("\ntexts of %d models: %d tokens, %d chosen otherwise than by ref, logits differ by %.4f",
+    #texts, tokens, differ, worst)
+end
+
 local function put_bench(b)
   put("\n%s on %s", b.model:gsub("^.*shape:", ""), b.device)
   put("  read %.0f GB/s, products %.0f TFLOPS", (b.bandwidth or 0) / 1e9, (b.peak or 0) / 1e12)
@@ -90,6 +101,7 @@ return {
     local folder = opt.arguments[1]
     local parts = lines(folder .. "/parts.jsonl")
     local failed = put_parts(parts)
+    put_texts(lines(folder .. "/texts.jsonl"))
     local benches = lines(folder .. "/bench.jsonl")
     for _, b in ipairs(benches) do put_bench(b) end
     put_goals(benches)

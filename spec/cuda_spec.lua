@@ -1,10 +1,12 @@
 -- What the CUDA backend asks of a GPU: few launches, no waits, little traffic. On the emulation,
--- which executes the same sources; `spec_*_cuda` of ctest run the other specs there.
+-- which executes the same sources, or on LLMLUA_TEST_DEVICE; `spec_*_cuda` of ctest run the other
+-- specs there.
 local llm = require "llm"
+local h = require "spec.helper"
 
 local function open(options)
   options = options or {}
-  options.device = options.device or "cuda-emulated"
+  options.device = options.device or h.device or "cuda-emulated"
   return llm.load(nil, options)
 end
 
@@ -23,7 +25,7 @@ end
 
 describe("the CUDA backend", function()
   if not model then
-    pending("needs the emulated plug-in: " .. tostring(reason))
+    pending("needs a plug-in: " .. tostring(reason))
     return
   end
 

@@ -69,6 +69,50 @@ describe("gpu-check.sh", function()
     end
   end)
 
+  it("ends at once, and says why, where the device is not there", function()
+    local path = folder("absent", "--devices) echo 'cuda    no NVIDIA driver is installed' ;;")
+    local code, parts, summary = run(path, "LIMIT=300")
+    assert.equal(1, code)
+    assert.same({"passed", nil}, {parts.devices.status, parts["first-words"]})
+    local line = "gpu-check: nothing to check: cuda    no NVIDIA driver is installed\n"
+    assert.equal(line, summary)
+    assert(h.read(path .. "/log"):find(line, 1, true))
+  end)
+
+  it("runs each test of kernels by itself, and tells of texts", function()
+    local path = folder("testing", [[*same_texts.lua)
+  echo '{"model":"a","device":"d","tokens":9,"differ":1,"worst":0.25,"margin":0.01,"ok":true}' ;;]])
+    h.write(path .. "/bin/kernel_tests", [[#!/bin/sh
+case $1 in '') echo rows; echo attend ;; rows) echo 5 passed ;; *) exit 3 ;; esac
+]])
+    os.execute(("chmod +x %s/bin/kernel_tests"):format(path))
+    local code, parts, summary = run(path, "LIMIT=300")
+    assert.equal(1, code)
+    assert.same({"passed", "failed", 3}, {parts["kernels-rows"].status,
+      parts["kernels-attend"].status, parts["kernels-attend"].code})
+    assert.equal("5 passed\n", h.read(path .. "/out/kernels-rows.txt"))
+    assert(summary:find("texts of 1 models: 9 tokens, 1 chosen otherwise than by ref, "
+      .. "logits differ by 0.2500", 1, true), summary)
+  end)
+
+  it("tries itself on the emulation, all parts that need no GPU's tools", function()
+    local beside = program:match "^(.*)/[^/]+$" .. "/libllmlua-cuda-emulated.so"
+    if not h.exists(beside) then return pending "needs the emulated plug-in" end
+    local path = folder("emulated", "*) exec " .. program .. [[ "$@" ;;]])
+    local code, parts, summary = run(path, "-i PATH=/usr/bin:/bin DEVICE=cuda-emulated SLOW=8")
+    assert.equal(0, code, summary)
+    for _, part in ipairs {"devices", "first-words", "texts-as-ref", "bench-tiny", "spec-rng"} do
+      assert.equal("passed", parts[part].status, part)
+    end
+    local bench = json.decode(h.read(path .. "/out/bench.jsonl"))
+    for _, r in ipairs(bench.runs) do
+      for _, name in ipairs {"roof", "prefill_peak", "launches", "syncs"} do
+        assert(r[name] > 0, name)
+      end
+    end
+    assert.same({1, 4}, {bench.runs[1].rows, bench.runs[2].rows})
+  end)
+
   it("says how it is used", function()
     local _, _, code = os.execute("sh scripts/gpu-check.sh run 2>" .. h.scratch "usage")
     assert.equal(2, code)
