@@ -126,8 +126,10 @@ run() {
     export PATH LUA_PATH LUA_CPATH LLMLUA_PROGRAM="$program" LLMLUA_WEIGHT_CACHE=off
 
     part devices 20 "$program" --devices
-    if grep "^$device  " "$out/devices.txt" >"$out/summary.txt"; then # what a device that is not there says
-        echo "gpu-check: nothing to check: $(cat "$out/summary.txt")" | tee "$out/summary.txt" >&2
+    reason=$(grep "^$device  " "$out/devices.txt") # what is told of a device that is not there
+    if [ -n "$reason" ]; then
+        echo "gpu-check: nothing to check: $reason" >"$out/summary.txt"
+        cat "$out/summary.txt" >&2
         return 1
     fi
     if with_tool nvidia-smi nvidia-smi; then part nvidia-smi 10 nvidia-smi; fi

@@ -44,7 +44,7 @@ static inline kern_device *emulated_open(bool invariant) {
     kern_device *device =
         emulated_try(&(kern_device_options){.invariant = invariant}, message, sizeof message);
     if (!device) {
-        printf("no emulated device: %s\n", message);
+        fprintf(stderr, "no device: %s\n", message);
         abort();
     }
     return device;
