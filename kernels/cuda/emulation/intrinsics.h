@@ -28,14 +28,14 @@ static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 /* byte i of the result: byte s & 7 of b:a (a low), or its sign if s & 8; s: nibble i */
-static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+static inline __attribute__((always_inline)) unsigned __byte_perm(unsigned a, unsigned b,
+                                                                  unsigned selector) {
     const uint64_t both = (uint64_t)b << 32 | a;
     unsigned y = 0;
-    for (int i = 0; i < 4; i++) {
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
         const unsigned s = selector >> (4 * i) & 15u;
-        unsigned byte = (unsigned)(both >> (8 * (s & 7))) & 255u;
-        if (s & 8) byte = byte & 128u ? 255u : 0u;
-        y |= byte << (8 * i);
+        const unsigned byte = (unsigned)(both >> (8 * (s & 7))) & 255u;
+        y |= (s & 8 ? -(byte >> 7) & 255u : byte) << (8 * i);
     }
     return y;
 }
