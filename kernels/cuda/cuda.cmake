@@ -89,7 +89,7 @@ endif()
 # Specs of the engine once more on the emulated device: spec_NAME_cuda. Those that would take minutes there
 # (tree, strategies) are run by hand: README, "On a GPU".
 if(TARGET llmlua-cuda-emulated AND TARGET llmlua)
-  foreach(name tensor logits cache model rng sampler stop stream match merge)
+  foreach(name tensor logits cache model rng sampler stop stream match merge prefix_mask)
     add_test(NAME spec_${name}_cuda COMMAND llmlua spec/run.lua spec/${name}_spec.lua --output=plainTerminal
              WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(spec_${name}_cuda PROPERTIES ENVIRONMENT
