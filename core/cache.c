@@ -3,6 +3,7 @@
 #include "cache.h"
 #include "faults.h"
 #include "request.h"
+#include "swap.h"
 
 #include "../kernels/memory.h"
 #include <stdio.h>
@@ -24,6 +25,7 @@ void llm_cache_close(llm_cache *c) {
     if (c->feeding) request_lose_cache(c->feeding, c);
     c->n = 0;
     cache_trim(c);
+    swap_drop(c);
     cache_drop_late(c, 0);
     kern_free(c->late);
     kern_free(c->pages);
@@ -105,6 +107,7 @@ static int unshare_page(llm_cache *c, int64_t i_page, int32_t n_positions, llm_e
     int32_t *page = &c->pages[i_page], copy;
     if (!page_is_shared(pool, *page)) {
         page_withdraw(pool, *page);
+        swap_forget(pool, *page);
         return 0;
     }
     if (page_take(pool, &copy, err)) return -1;

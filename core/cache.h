@@ -30,6 +30,9 @@ struct llm_cache {
                          holds 0 there */
     int32_t n_late;
     bool is_foreign; /* holds keys and values that a file brought */
+    /* Evicted: copies in host memory of the pages of its first n_swapped positions (swap.h). */
+    struct swap_page **swapped;
+    int64_t n_swapped;
     /* the store's entries of its first pages, as far as known (reuse.c) */
     int32_t n_chained, chain_page;
     uint64_t chain_serial;

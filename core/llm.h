@@ -125,6 +125,9 @@ typedef struct llm_options {
     int64_t ctx;        /* positions a cache may hold; 0: the trained context, at most 4096 */
     const char *kv;     /* "f32", "f16", "q8_0"; NULL: the device's default */
     int64_t n_pages;    /* page budget (32 positions each); 0: see llm_model_info.n_pages */
+    int64_t swap_pages; /* as many of them may have copies in host memory while their caches are
+                         * evicted, where the device has its own; 0: n_pages, and at most half of
+                         * what the host has free; negative: none */
     int64_t max_rows;   /* rows of logits or hidden states a call may ask for; 0: 1024 */
     int64_t piece;      /* ids a prefill piece feeds at once; 0: 256 */
     const int32_t *eog; /* replaces the file's end-of-generation ids if n_eog ≥ 0 */
@@ -365,13 +368,15 @@ int llm_serve(llm_request *const *requests, size_t n, llm_error *err);
 void llm_request_take(llm_request *, llm_tensor **logits, llm_tensor **hidden);
 
 /* Gives back the pages of a cache that no request holds; ids, depths and tree stay, and so do
- * length and tokens. Until it is whole again, every other call on it but close fails. */
+ * length and tokens, and, where the device has its own memory and the host has some for it, a copy
+ * of the pages. Until it is whole again, every other call on it but close fails. */
 int llm_cache_evict(llm_cache *, llm_error *err);
 bool llm_cache_is_evicted(const llm_cache *);
-/* A request that recomputes the next run of an evicted cache's positions (of one depth, or its
- * tree), bit for bit; NULL with err. First shares the pages of those of `like` that begin with the
- * same ids at the same depths (not evicted ones; may be none). Serve it, take it, and open the next
- * until the cache is whole. If sharing makes it whole, the request is done when it is opened. */
+/* A request that makes the next run of an evicted cache's positions anew, bit for bit: copies back
+ * all that there is a copy of (n_reused counts it), else recomputes those of one depth, or its
+ * tree; NULL with err. First shares the pages of those of `like` that begin with the same ids at
+ * the same depths (not evicted ones; may be none). Serve it, take it, and open the next until the
+ * cache is whole. If sharing makes it whole, the request is done when it is opened. */
 llm_request *llm_request_open_refill(llm_cache *, llm_cache *const *like, size_t n_like,
                                      llm_error *err);
 

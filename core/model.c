@@ -1,6 +1,7 @@
 /* model.c: loads a model: file, tokenizer, plan, weights, pages; and gives it back. */
 #include "model.h"
 #include "pass.h"
+#include "swap.h"
 
 #include "../kernels/memory.h"
 #include <stdio.h>
@@ -126,7 +127,9 @@ static int open_cache(llm_model *m, const llm_options *o, llm_error *err) {
     size_t page_bytes = backend->page_bytes(m->runner->kern, &shape);
     int64_t n_pages = o->n_pages ? o->n_pages : default_pages(m, page_bytes);
     if (check_range("pages", n_pages, 1, INT32_MAX / 2, err)) return -1;
-    if (pages_open(&m->pages, m->runner, m->device, &shape, (int32_t)n_pages, err)) return -1;
+    if (pages_open(&m->pages, m->runner, m->device, &shape, (int32_t)n_pages, err) ||
+        swap_open(&m->pages, o->swap_pages, err))
+        return -1;
     m->info.n_pages = n_pages;
     m->info.page_bytes = (int64_t)page_bytes;
     m->info.position_bytes = (int64_t)backend->position_bytes(&shape);

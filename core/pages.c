@@ -1,6 +1,7 @@
 /* pages.c: reference counts and the free list of a model's pages, and which of them the store of
  * prefixes holds. */
 #include "pages.h"
+#include "swap.h"
 
 #include "../kernels/memory.h"
 #include <assert.h>
@@ -27,6 +28,7 @@ int pages_open(page_pool *pool, llm_device *device, llm_device *counts, const ke
 void pages_close(page_pool *pool) {
     if (pool->kern) pool->device->backend->pages_close(pool->device->kern, pool->kern);
     prefix_close(pool->store);
+    swap_close(pool);
     kern_free(pool->references);
     kern_free(pool->free);
     memset(pool, 0, sizeof *pool);
@@ -40,6 +42,7 @@ static void count_used(page_pool *pool, int32_t n) {
 }
 
 static void page_free(page_pool *pool, int32_t page) {
+    swap_forget(pool, page);
     pool->references[page] = 0;
     pool->free[pool->n_lost + pool->n_free++] = page;
 }

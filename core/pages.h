@@ -15,9 +15,10 @@ typedef struct page_pool {
     int32_t *references;             /* caches that hold it, and its entry in the store; 0: free */
     int32_t *free;                   /* stack of free page numbers */
     int32_t n_free;
-    int32_t n_lost;       /* below them: pages that the device had no memory for */
-    prefix_store *store;  /* NULL: prefixes are not shared */
-    uint64_t last_serial; /* of the store that was dropped */
+    int32_t n_lost;         /* below them: pages that the device had no memory for */
+    prefix_store *store;    /* NULL: prefixes are not shared */
+    uint64_t last_serial;   /* of the store that was dropped */
+    struct page_swap *swap; /* swap.c's; NULL: pages are not copied to host memory */
 } page_pool;
 
 /* Pages of this shape on a device; counts: whose stats tell of them. */

@@ -336,7 +336,7 @@ bool request_may_reuse(const llm_request *r, const request_part *p, const int32_
     bool begins = r->kind == REQUEST_REFILL || (r->kind == REQUEST_FORWARD && p->n_before == 0);
     int64_t most = p->first_wanted < p->end_wanted ? p->first_wanted : p->count;
     *ids = r->ids + p->first + p->n_fed;
-    return begins && m->pages.store && !r->parents && !r->n_layers &&
+    return begins && !r->is_swap && m->pages.store && !r->parents && !r->n_layers &&
            r->depth == m->info.n_layers && p->fed->n % KERN_PAGE_POSITIONS == 0 &&
            p->n_fed + KERN_PAGE_POSITIONS <= most;
 }

@@ -23,6 +23,7 @@ struct llm_request {
     llm_request_info info;
     request_kind kind;
     bool is_listed; /* in the list that is being served */
+    bool is_swap;   /* a refill by copies from host memory */
     int32_t depth;  /* layers */
     int64_t n_parts;
     request_part *parts;
@@ -44,6 +45,10 @@ int request_begin(llm_request *, llm_error *err);
 
 /* Takes what the store has of the ids next to feed. */
 int request_reuse(llm_request *, llm_error *err);
+
+/* Of a refill by copies: makes them, and then all is fed. Without pages for them it waits; where
+ * they fail it is over with nothing fed, and the next refill computes. */
+int request_swap_in(llm_request *, llm_error *err);
 
 /* Whether the next ids of a part may come from the store: full pages of the beginning of a cache,
  * none of them a row that is wanted. They are then at *ids. */

@@ -8,6 +8,7 @@
 /* ---- what is fed ---- */
 
 static bool is_live(const llm_request *r) { return !r->info.is_done && !r->info.is_failed; }
+static bool is_fed(const llm_request *r) { return is_live(r) && !r->is_swap; }
 
 static int check_list(llm_request *const *list, size_t n, llm_error *err) {
     for (size_t i = 0; i < n; i++) {
@@ -121,15 +122,14 @@ static int plan_all(passes *s, llm_request *const *list, size_t n, llm_error *er
     int64_t piece = s->model->piece, few = piece / 8 > 1 ? piece / 8 : 1, n_short = 0, n_long = 0;
     for (size_t i = 0; i < n; i++) {
         int64_t left = request_left(list[i]);
-        if (is_live(list[i]) && left <= few && share_out(s, list[i], left, &n_short, err))
-            return -1;
+        if (is_fed(list[i]) && left <= few && share_out(s, list[i], left, &n_short, err)) return -1;
     }
     int64_t room = piece - n_short % piece;
     if (room < piece / 2) room = piece;
     for (size_t i = 0; i < n && n_long < room; i++) {
         llm_request *r = list[i];
         int64_t left = request_left(r), most = room - n_long;
-        if (!is_live(r) || left <= few) continue;
+        if (!is_fed(r) || left <= few) continue;
         if (r->parents && left > most) { /* trees are not cut */
             if (n_long) continue;
             most = left;
@@ -144,7 +144,9 @@ static int begin_all(llm_request *const *list, size_t n, llm_error *err) {
         if (!is_live(list[i])) continue;
         list[i]->info.n_pages_missing = 0;
         list[i]->info.error = (llm_error){LLM_OK, ""};
-        if (request_begin(list[i], err) || request_reuse(list[i], err)) return -1;
+        if (request_begin(list[i], err) || request_reuse(list[i], err) ||
+            (list[i]->is_swap && request_swap_in(list[i], err)))
+            return -1;
         if (request_left(list[i]) == 0) request_finish(list[i]);
     }
     return 0;

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KERN_ABI 5
+#define KERN_ABI 6
 
 /* Codes of every operation. The message, if any, is the device's last_error(). */
 enum {
@@ -247,6 +247,14 @@ typedef struct kern_backend {
     int (*page_read)(kern_device *, kern_pages *, int32_t page, int32_t position, void *to);
     int (*page_write)(kern_device *, kern_pages *, int32_t page, int32_t position,
                       const void *from);
+    /* Whole pages, distinct ones, as page_bytes opaque bytes each that mean something only to pages
+     * of the same shape on the same device; both NULL where the host can see the memory. save waits
+     * until the bytes are there. load makes the pages' memory exist, and the bytes may go when it
+     * returns. A failed save leaves the pages as they were, a failed load has undefined ones. */
+    int (*pages_save)(kern_device *, kern_pages *, const int32_t *pages, int32_t n_pages,
+                      void *const *to);
+    int (*pages_load)(kern_device *, kern_pages *, const int32_t *pages, int32_t n_pages,
+                      const void *const *from);
 
     /* the forward pass: operations first … first + count of the plan on the work's buffers */
     int (*work_open)(kern_device *, const plan *, kern_pages *, int32_t max_rows, kern_work **out);

@@ -102,10 +102,10 @@ static const char *load_string(lua_State *L, const char *name, const char *other
 }
 
 static void load_read_options(lua_State *L, load_request *r) {
-    static const char *const known[] = {"device",       "threads",    "ctx",       "kv",
-                                        "pages",        "max_rows",   "piece",     "eog",
-                                        "weight_cache", "cuda_lib",   "invariant", "f16_as_bf16",
-                                        "random",       "gpu_layers", NULL};
+    static const char *const known[] = {"device",      "threads",      "ctx",        "kv",
+                                        "pages",       "swap_pages",   "max_rows",   "piece",
+                                        "eog",         "weight_cache", "cuda_lib",   "invariant",
+                                        "f16_as_bf16", "random",       "gpu_layers", NULL};
     bind_check_options(L, 2, known);
     r->device.name = load_string(L, "device", "auto");
     r->device.n_threads = (int)load_integer(L, "threads", 0, 4096);
@@ -114,6 +114,10 @@ static void load_read_options(lua_State *L, load_request *r) {
     r->options.ctx = load_integer(L, "ctx", 1, INT32_MAX);
     r->options.kv = load_string(L, "kv", NULL);
     r->options.n_pages = load_integer(L, "pages", 1, INT32_MAX);
+    if (bind_check_option(L, 2, "swap_pages")) { /* left on the stack */
+        const int64_t n = bind_check_range(L, -1, "swap_pages", 0, INT32_MAX);
+        r->options.swap_pages = n ? n : -1;
+    }
     r->options.max_rows = load_integer(L, "max_rows", 1, INT32_MAX);
     r->options.piece = load_integer(L, "piece", 1, INT32_MAX);
     r->options.weight_cache = load_string(L, "weight_cache", NULL);

@@ -239,7 +239,7 @@ static int f_evict(lua_State *L) {
     return 1;
 }
 
-/* refill(kv, whole) → a request that recomputes the next positions of an evicted cache, or nil if
+/* refill(kv, whole) → a request that makes the next positions of an evicted cache anew, or nil if
  * it is whole. whole: a list of caches whose pages it may share. */
 static int f_refill(lua_State *L) {
     lua_settop(L, 2);

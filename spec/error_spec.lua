@@ -37,8 +37,8 @@ describe("an llm.Error", function()
   it("lists the known options when one is unknown", function()
     local err = fail(llm.load, "nothing.gguf", {treads = 2})
     assert.equal("unknown option treads; known: "
-      .. "device, threads, ctx, kv, pages, max_rows, piece, eog, weight_cache, "
-      .. "cuda_lib, invariant, f16_as_bf16, random",
+      .. "device, threads, ctx, kv, pages, swap_pages, max_rows, piece, eog, "
+      .. "weight_cache, cuda_lib, invariant, f16_as_bf16, random, gpu_layers",
       err.message)
     err = fail(llm.load, "nothing.gguf", {"cpu"})
     assert(err.message:find "^unknown option 1; known: device")

@@ -296,7 +296,7 @@ describe("jobs with few pages", function()
   local wide, narrow
   setup(function()
     wide = h.builtin {ctx = 256, eog = {}}
-    narrow = h.builtin {ctx = 256, pages = 12, eog = {}}
+    narrow = h.builtin {ctx = 256, pages = 12, swap_pages = 0, eog = {}}
   end)
   teardown(function()
     wide:close()

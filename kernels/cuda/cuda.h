@@ -90,8 +90,10 @@ int cuda_fetch_end(kern_device *, kern_fetch *, void *to);
 int cuda_fetch(kern_device *, const void *from, void *to, size_t bytes);
 
 /* A piece of pinned memory of CUDA_PIECE bytes, when the copies sent from it before are done; then
- * a copy from it to the device. For much data; cuda_pieces_free gives the pieces back. */
-#define CUDA_PIECE ((size_t)8 << 20)
+ * a copy from it to the device. For much data; cuda_pieces_free gives the pieces back. With 0 bytes
+ * it is next taken when what the caller queued is done, CUDA_PIECES pieces later. */
+#define CUDA_PIECE  ((size_t)8 << 20)
+#define CUDA_PIECES 3
 int cuda_piece_take(kern_device *, void **pinned);
 int cuda_piece_send(kern_device *, void *to, size_t bytes);
 void cuda_pieces_free(kern_device *);
@@ -303,6 +305,10 @@ int cuda_page_copy(kern_device *, kern_pages *, int32_t to, int32_t from, int32_
 size_t cuda_position_bytes(const kern_kv_shape *);
 int cuda_page_read(kern_device *, kern_pages *, int32_t page, int32_t position, void *to);
 int cuda_page_write(kern_device *, kern_pages *, int32_t page, int32_t position, const void *from);
+int cuda_pages_save(kern_device *, kern_pages *, const int32_t *pages, int32_t n_pages,
+                    void *const *to);
+int cuda_pages_load(kern_device *, kern_pages *, const int32_t *pages, int32_t n_pages,
+                    const void *const *from);
 
 struct kern_pages {
     cuda_page_shape shape;

@@ -19,7 +19,6 @@
 #define N_GROUPS      (N_SLOTS / GROUP_SLOTS)
 #define SLOT_BYTES    ((size_t)4096) /* grown where more is asked */
 #define SMALL_WRITE   ((size_t)64 << 10)
-#define N_PIECES      3
 #define SCRATCH_BYTES ((size_t)1 << 20)
 
 typedef struct block {
@@ -49,9 +48,9 @@ struct cuda_memory {
     cudaEvent_t groups[N_GROUPS];
     bool recorded[N_GROUPS];
     int i_slot;
-    void *pieces[N_PIECES];
-    cudaEvent_t piece_events[N_PIECES];
-    bool piece_sent[N_PIECES];
+    void *pieces[CUDA_PIECES];
+    cudaEvent_t piece_events[CUDA_PIECES];
+    bool piece_sent[CUDA_PIECES];
     int i_piece;
     void *landing; /* pinned: what reads arrive in */
     size_t landing_bytes;
@@ -317,14 +316,14 @@ int cuda_piece_send(kern_device *device, void *to, size_t bytes) {
                           "recording an event");
     if (code) return code;
     m->piece_sent[i] = true;
-    m->i_piece = (i + 1) % N_PIECES;
+    m->i_piece = (i + 1) % CUDA_PIECES;
     return KERN_OK;
 }
 
 void cuda_pieces_free(kern_device *device) {
     cuda_memory *m = device->memory;
     cuda_select(device);
-    for (int i = 0; i < N_PIECES; i++) {
+    for (int i = 0; i < CUDA_PIECES; i++) {
         if (m->piece_sent[i]) (void)cudaEventSynchronize(m->piece_events[i]);
         if (m->pieces[i]) (void)cudaFreeHost(m->pieces[i]);
         m->pieces[i] = NULL;
@@ -442,7 +441,7 @@ int cuda_memory_open(kern_device *device) {
     for (int i = 0; i < N_GROUPS && !code; i++)
         code = cuda_check(device, cudaEventCreateWithFlags(&m->groups[i], cudaEventDisableTiming),
                           "an event");
-    for (int i = 0; i < N_PIECES && !code; i++)
+    for (int i = 0; i < CUDA_PIECES && !code; i++)
         code = cuda_check(device,
                           cudaEventCreateWithFlags(&m->piece_events[i], cudaEventDisableTiming),
                           "an event");
@@ -467,7 +466,7 @@ void cuda_memory_close(kern_device *device) {
     }
     for (int i = 0; i < N_GROUPS; i++)
         if (m->groups[i]) (void)cudaEventDestroy(m->groups[i]);
-    for (int i = 0; i < N_PIECES; i++)
+    for (int i = 0; i < CUDA_PIECES; i++)
         if (m->piece_events[i]) (void)cudaEventDestroy(m->piece_events[i]);
     if (m->scratch.data) (void)cudaFree(m->scratch.data);
     if (m->ring_gpu) (void)cudaFree(m->ring_gpu);

@@ -5,6 +5,7 @@
 #include "cuda.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* Memory is taken for several pages at a time: taking it may wait for the device. */
 #define SLAB_LEAST ((size_t)1 << 20)
@@ -111,4 +112,84 @@ int cuda_page_write(kern_device *device, kern_pages *pages, int32_t page, int32_
     if (!code) code = cuda_upload(device, from, kern_position_bytes(&pages->shape.kv), &plain);
     return code ? code
                 : cuda_position_set(device, &pages->shape, pages->pages[page], position, plain);
+}
+
+/* ---- whole pages, by way of pinned pieces ---- */
+
+/* How far a walk over the bytes of several pages is. */
+typedef struct page_walk {
+    int32_t i_page;
+    size_t offset; /* in that page */
+} page_walk;
+
+/* The next bytes of the walk that lie in one page and in what is left of a piece, or 0. */
+static size_t walk_next(const page_walk *w, int32_t n_pages, size_t page_bytes, size_t used) {
+    const size_t left = page_bytes - w->offset, room = CUDA_PIECE - used;
+    return w->i_page == n_pages ? 0 : left < room ? left : room;
+}
+
+static void walk_on(page_walk *w, size_t bytes, size_t page_bytes) {
+    w->offset += bytes;
+    if (w->offset < page_bytes) return;
+    w->offset = 0;
+    w->i_page++;
+}
+
+/* Queues copies that fill a piece. */
+static int queue_piece(kern_device *device, const kern_pages *pages, const int32_t *list,
+                       int32_t n_pages, page_walk *w, char *piece) {
+    const size_t page_bytes = pages->shape.page_bytes;
+    int code = KERN_OK;
+    for (size_t used = 0, n; !code && (n = walk_next(w, n_pages, page_bytes, used)); used += n) {
+        code = cuda_check(device,
+                          cudaMemcpyAsync(piece + used, pages->pages[list[w->i_page]] + w->offset,
+                                          n, cudaMemcpyDeviceToHost, device->stream),
+                          "a copy from the device");
+        walk_on(w, n, page_bytes);
+        device->stats.bytes_down += n;
+    }
+    return code;
+}
+
+/* What such a piece brought goes where it belongs. */
+static void take_piece(size_t page_bytes, int32_t n_pages, page_walk *w, const char *piece,
+                       void *const *to) {
+    for (size_t used = 0, n; (n = walk_next(w, n_pages, page_bytes, used)); used += n) {
+        memcpy((char *)to[w->i_page] + w->offset, piece + used, n);
+        walk_on(w, n, page_bytes);
+    }
+}
+
+/* While the host takes one piece the next ones are filled. One wait a piece. */
+int cuda_pages_save(kern_device *device, kern_pages *pages, const int32_t *list, int32_t n_pages,
+                    void *const *to) {
+    const size_t page_bytes = pages->shape.page_bytes;
+    page_walk queued = {0}, taken = {0};
+    for (int32_t i = 0; i < n_pages; i++)
+        assert(list[i] >= 0 && list[i] < pages->n_pages && pages->pages[list[i]]);
+    for (int i = 0; taken.i_page < n_pages && page_bytes; i++) {
+        void *piece;
+        int code = cuda_piece_take(device, &piece);
+        if (!code && i >= CUDA_PIECES) {
+            take_piece(page_bytes, n_pages, &taken, piece, to);
+            device->stats.syncs++;
+        }
+        if (code) return code;
+        code = queue_piece(device, pages, list, n_pages, &queued, piece);
+        const int sent = cuda_piece_send(device, NULL, 0); /* copies may be on their way to it */
+        if (code || sent) return code ? code : sent;
+    }
+    return KERN_OK;
+}
+
+int cuda_pages_load(kern_device *device, kern_pages *pages, const int32_t *list, int32_t n_pages,
+                    const void *const *from) {
+    int code = KERN_OK;
+    for (int32_t i = 0; i < n_pages && !code; i++) {
+        code = cuda_page_reserve(device, pages, list[i]);
+        if (code) return code;
+        kern_buffer page = {pages->pages[list[i]], pages->shape.page_bytes};
+        code = cuda_write(device, &page, 0, from[i], page.bytes);
+    }
+    return code;
 }

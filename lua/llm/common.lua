@@ -67,6 +67,9 @@ local common = {
     help = "type of the key/value cache (default: the device's)"}),
   option("engine", "pages", nil, {type = "integer", min = 1,
     help = "memory for keys and values, in pages of 32 positions"}),
+  option("engine", "swap_pages", nil, {type = "integer", min = 0,
+    help = "on a GPU: as many pages of sequences that are set aside may be copied to the host's "
+      .. "memory, others are recomputed (default: pages, in half of what is free)"}),
   option("engine", "max_rows", nil, {type = "integer", default = 1024, min = 1,
     help = "rows of logits one pass may be asked for"}),
   option("engine", "weight_cache", nil, {type = "string", arg = "FOLDER",

@@ -11,7 +11,7 @@ local function load_opts(opt)
   local eog = opt.eog
   if opt.ignore_eog then eog = {} end
   return {device = opt.device, threads = opt.threads, ctx = opt.ctx, kv = opt.kv,
-    pages = opt.pages, max_rows = opt.max_rows, eog = eog,
+    pages = opt.pages, swap_pages = opt.swap_pages, max_rows = opt.max_rows, eog = eog,
     weight_cache = opt.weight_cache, cuda_lib = opt.cuda_lib, invariant = opt.invariant,
     f16_as_bf16 = opt.f16_as_bf16, gpu_layers = opt.gpu_layers}
 end

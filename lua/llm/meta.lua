@@ -29,6 +29,9 @@ local llm = {}
 ---@field ctx? integer positions a cache may hold. Default: the trained context, at most 4096
 ---@field kv? "f32"|"f16"|"q8_0" type of keys and values. Default: f32 on ref, else f16
 ---@field pages? integer budget of cache pages (32 positions each) of all caches together
+---@field swap_pages? integer on a device with its own memory: pages of sequences set aside that may
+---have copies in the host's memory; what has none is recomputed. Default: as many as `pages`, in at
+---most half of what the host has free
 ---@field max_rows? integer rows of logits or hidden states that one call may ask for. Default: 1024
 ---@field piece? integer ids that a prefill feeds at once. Default: 256
 ---@field eog? llm.Ids replaces the file's end-of-generation ids

@@ -1,6 +1,7 @@
 -- Runs jobs side by side. Each is a coroutine; where it feeds a model it waits with a request, and
 -- when all wait, one pass over the weights serves them all (continuous batching: Yu et al. 2022,
--- "Orca"). When pages run short the newest job is set aside, to be recomputed later.
+-- "Orca"). When pages run short the newest job is set aside: on a GPU its pages are
+-- copied to the host's memory and back later, else they are recomputed.
 
 local llm = require "llm"
 local coroutines = require "llm.coroutines"
@@ -149,7 +150,8 @@ function Context:set_aside(model)
   return freed > 0
 end
 
--- The next request of one that was set aside: what recomputes its caches, then what it waited with.
+-- The next request of one that was set aside: what makes its caches whole, then what it waited
+-- with.
 function Context:refill()
   if self.request ~= self.wanted then requests.close(self.request) end
   while self.refills[1] do

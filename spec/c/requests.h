@@ -17,8 +17,9 @@ static llm_error err;
 
 static inline llm_model *model_of(const char *path, const char *device, int64_t n_pages,
                                   int64_t piece) {
-    llm_device *d = llm_device_open(&(llm_device_options){.name = check_device(device), .n_threads = 1}, &err);
-    llm_options o = {.n_pages = n_pages, .piece = piece, .ctx = 300, .n_eog = -1};
+    llm_device *d =
+        llm_device_open(&(llm_device_options){.name = check_device(device), .n_threads = 1}, &err);
+    llm_options o = {.n_pages = n_pages, .swap_pages = -1, .piece = piece, .ctx = 300, .n_eog = -1};
     llm_model *m = d ? llm_load(path, d, &o, &err) : NULL;
     llm_device_close(d);
     if (!m) {
@@ -128,6 +129,23 @@ static inline int serve_all(llm_request *const *r, size_t n) {
     }
     CHECK(false, "requests are never done");
     return -1;
+}
+
+/* Makes an evicted cache whole. Requests that it took, and (NULL: not asked) how many ids of them
+ * were computed. */
+static inline int refill(llm_cache *c, llm_cache *const *like, size_t n, int64_t *n_computed) {
+    int n_runs = 0;
+    if (n_computed) *n_computed = 0;
+    for (; llm_cache_is_evicted(c) && n_runs < 20; n_runs++) {
+        llm_request *r = llm_request_open_refill(c, like, n, &err);
+        CHECK(r != NULL, "%s", err.message);
+        if (!r) return -1;
+        if (!is_done(r)) serve_all(&r, 1);
+        const llm_request_info *info = llm_request_get_info(r);
+        if (n_computed) *n_computed += info->n_fed - info->n_reused;
+        llm_request_close(r);
+    }
+    return n_runs;
 }
 
 static inline void check_no_pages(llm_model *m, const char *when) {

@@ -3,18 +3,6 @@
 
 /* ---- evict and refill ---- */
 
-static int refill(llm_cache *c, llm_cache *const *like, size_t n) {
-    int n_runs = 0;
-    for (; llm_cache_is_evicted(c) && n_runs < 20; n_runs++) {
-        llm_request *r = llm_request_open_refill(c, like, n, &err);
-        CHECK(r != NULL, "%s", err.message);
-        if (!r) return -1;
-        if (!is_done(r)) serve_all(&r, 1);
-        llm_request_close(r);
-    }
-    return n_runs;
-}
-
 static void check_refill(llm_model *m) {
     const int32_t *a = ids_of(m, 8), *b = ids_of(m, 9);
     llm_cache *c[4] = {fed(m, a, 100)};
@@ -51,7 +39,7 @@ static void check_refill(llm_model *m) {
     check_no_pages(m, "a refill taken back");
     uint64_t rows = stats_of(m).forward_rows;
     for (int i = 0; i < 4; i++)
-        CHECK(refill(c[i], c, (size_t)i) == (i == 2 ? 2 : 1), "runs of cache %d", i);
+        CHECK(refill(c[i], c, (size_t)i, NULL) == (i == 2 ? 2 : 1), "runs of cache %d", i);
     CHECK(stats_of(m).forward_rows - rows == 100 + 14 + 11, "%llu rows to refill",
           (unsigned long long)(stats_of(m).forward_rows - rows));
     CHECK(stats_of(m).pages_used <= pages + 4, "%lld pages, were %lld",
@@ -95,7 +83,7 @@ static void check_refilled_tree(llm_model *m) {
     llm_tensor_close(want);
     llm_cache *kept = llm_cache_fork(c, 51, &err);
     llm_cache_evict(c, &err);
-    CHECK(refill(c, NULL, 0) == 2, "the tree is a run of its own");
+    CHECK(refill(c, NULL, 0, NULL) == 2, "the tree is a run of its own");
     for (int i = 0; i < 2; i++) {
         CHECK(llm_cache_keep(i ? c : kept, (int64_t[]){46, 48, 49, 51}, 4, &err) == 0, "%s",
               err.message);

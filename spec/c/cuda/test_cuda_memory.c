@@ -154,6 +154,55 @@ static void test_lost(void) {
     emulated_set("LLMLUA_EMULATION_FAULT", NULL);
 }
 
+/* Pages smaller and larger than a piece of pinned memory, out of order, there and back to others.
+ */
+static void test_pages(const char *mode) {
+    emulated_set("LLMLUA_EMULATION", mode);
+    kern_device *d = emulated_open(false);
+    const kern_backend *b = d->backend;
+    const kern_kv_shape shapes[] = {{2, 1, 32, 32, KERN_KV_F16}, {72, 8, 128, 128, KERN_KV_F32}};
+    for (int i_shape = 0; i_shape < 2; i_shape++) {
+        enum { N = 3 };
+        const size_t n = b->page_bytes(d, &shapes[i_shape]);
+        const int32_t saved[N] = {4, 0, 3}, loaded[N] = {1, 5, 4};
+        kern_pages *pages;
+        CHECK(!b->pages_open(d, &shapes[i_shape], 6, &pages), "%s", b->last_error(d));
+        unsigned char *bytes[N], *got[N], *back = emulated_bytes(n, 0);
+        for (int i = 0; i < N; i++) {
+            bytes[i] = emulated_bytes(n, 5 + (unsigned)i), got[i] = emulated_bytes(n, 0);
+            CHECK(!b->page_reserve(d, pages, saved[i]), "%s", b->last_error(d));
+            kern_buffer page = {pages->pages[saved[i]], n};
+            CHECK(!b->write(d, &page, 0, bytes[i], n), "%s", b->last_error(d));
+        }
+        kern_stats before, out, in;
+        b->stats(d, &before);
+        CHECK(!b->pages_save(d, pages, saved, N, (void *const *)got), "%s", b->last_error(d));
+        b->stats(d, &out);
+        for (int i = 0; i < N; i++)
+            CHECK(memcmp(bytes[i], got[i], n) == 0, "page %d of %zu bytes, saved", i, n);
+        CHECK(!b->pages_load(d, pages, loaded, N, (const void *const *)got), "%s",
+              b->last_error(d));
+        b->stats(d, &in);
+        for (int i = 0; i < N; i++) memset(got[i], 0, n); /* they may go */
+        CHECK(out.bytes_down - before.bytes_down == N * n && in.bytes_up - out.bytes_up == N * n,
+              "bytes are counted");
+        CHECK(out.syncs - before.syncs == (N * n - 1) / CUDA_PIECE + 1 && in.syncs == out.syncs,
+              "%d waits for %d pages of %zu bytes", (int)(out.syncs - before.syncs), N, n);
+        for (int i = 0; i < N; i++) {
+            kern_buffer page = {pages->pages[loaded[i]], n};
+            CHECK(!b->read(d, &page, 0, back, n) && memcmp(bytes[i], back, n) == 0,
+                  "page %d of %zu bytes, loaded", i, n);
+            free(bytes[i]), free(got[i]);
+        }
+        CHECK(!b->pages_save(d, pages, NULL, 0, NULL) && !b->pages_load(d, pages, NULL, 0, NULL),
+              "none");
+        free(back);
+        b->pages_close(d, pages);
+    }
+    emulated_close(d);
+    emulated_set("LLMLUA_EMULATION", NULL);
+}
+
 static void refused(const char *name, const char *value, int index, const char *words) {
     char message[256] = "";
     if (name) emulated_set(name, value);
@@ -203,10 +252,12 @@ int main(void) {
     test_upload();
     test_scratch();
     test_pool();
+    test_pages(NULL);
     test_probe();
     if (EMULATED) {
         test_no_memory();
         test_lost();
+        test_pages("check,late");
         test_devices();
     }
     return check_end();
