@@ -22,6 +22,10 @@ return {
     threads = 256, blocks = 1, registers = 255, shared = 19456, mma = true, loads = true},
   {kernel = "product_many", template = "", source = TILES,
     threads = 128, blocks = 2, registers = 255, shared = 32768, mma = true, loads = true},
+  {kernel = "product_mixed", template = "", source = "product_mixed",
+    threads = 256, blocks = 2, registers = 128, shared = 9728, mma = true, loads = true},
+  {kernel = "product_mixed_pair", template = "", source = "product_mixed",
+    threads = 256, blocks = 1, registers = 255, shared = 9728, mma = true, loads = true},
   {kernel = "plain_rows", template = "", source = "product_plain",
     threads = 256, blocks = 2, registers = 128, shared = 0, mma = false, loads = false},
   -- f32 keys and values, then those that tensor cores take

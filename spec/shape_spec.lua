@@ -165,16 +165,35 @@ describe("the roofline", function()
     assert(p.tps[2] > 200 and p.tps[2] < 4.8e12 / 15e9)
   end)
 
+  -- What a step of so many sequences costs the emulated GPU, and what is predicted.
+  local function launches(model, n)
+    local kvs, ids = {}, {}
+    for i = 1, n do kvs[i], ids[i] = model:cache(), {1, 2, i} end
+    local logits = model:forward(kvs, ids)
+    for _ = 1, 3 do logits = model:forward(kvs, logits:argmax()) end
+    ids = logits:argmax():tolist()
+    local before = llm.stats().launches
+    model:forward(kvs, ids)
+    local made = llm.stats().launches - before
+    for _, kv in ipairs(kvs) do kv:close() end
+    return made, roofline.predict(model, n, 6).launches
+  end
+
   emulation("counts the launches that the CUDA backend makes", function()
     for _, path in ipairs {"llama-f16", "qwen2-f32", "qwen3-f16", "gemma3-f32", "gpt2-f32"} do
       local model <close> = h.tiny(path, {device = "cuda-emulated"})
-      local kv <close> = model:cache()
-      local logits = model:forward(kv, {1, 2, 3})
-      for _ = 1, 3 do logits = model:forward(kv, logits:argmax()) end
-      local id = logits:argmax():item()
-      local before = llm.stats().launches
-      model:forward(kv, id)
-      assert.equal(roofline.predict(model, 1, 6).launches, llm.stats().launches - before, path)
+      local made, predicted = launches(model, 1)
+      assert.equal(predicted, made, path)
+    end
+  end)
+
+  emulation("counts 7 launches a layer where formats are mixed, and as many are made", function()
+    for _, name in ipairs {"tiny-q4_k_m", "tiny-q5_k_m", "tiny-mixed"} do
+      local model <close> = load(name, {device = "cuda-emulated", invariant = true})
+      for _, n in ipairs {1, 3} do
+        local made, predicted = launches(model, n)
+        assert.same({7 * 2 + 3, 7 * 2 + 3}, {made, predicted}, name)
+      end
     end
   end)
 

@@ -64,8 +64,7 @@ static void fuse_products(const range *r, cuda_group *g) {
         const plan_op *act = op_at(r, r->at + 2);
         const bool pair = act && is_act_mul(act->kind) && act->in == first->out &&
                           act->in2 == second->out && first->w->n_rows == second->w->n_rows &&
-                          first->w->format == second->w->format && !first->bias && !second->bias &&
-                          is_dead(r, r->at + 3, second->out) &&
+                          !first->bias && !second->bias && is_dead(r, r->at + 3, second->out) &&
                           (act->out == first->out || is_dead(r, r->at + 3, first->out));
         if (!pair) return;
         g->n_ops = 3;

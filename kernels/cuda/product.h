@@ -41,6 +41,18 @@ struct product_args {
     int32_t finish;     /* cuda_epilogue */
 };
 
+/* What the parts of a product differ in where their formats do. */
+struct product_mix {
+    int32_t kind; /* the format; + PRODUCT_MIX_TILED: in tiles */
+    int32_t n_units;
+    int64_t strip_bytes;
+};
+struct product_mixes {
+    product_mix of[CUDA_MOST_PRODUCTS];
+};
+#define PRODUCT_MIX_TILED  64 /* more than there are formats */
+#define PRODUCT_MIXED_ROWS 32 /* of input that one launch for different formats is made for */
+
 #define PRODUCT_STRIPS     2 /* of a warp: neighbours, or gate and up */
 #define PRODUCT_MANY_WARPS 4
 
@@ -52,6 +64,9 @@ enum product_kernel {
 };
 template <int id> void product_tiles(kern_device *, product_kernel, const product_args *);
 template <int id> void product_plain(kern_device *, const product_args *);
+/* Parts of any formats; n_units and strip_bytes of the arguments are not used, and groups are of
+ * two strips. */
+void product_mixed_launch(kern_device *, const product_args *, const product_mixes *);
 
 /* Groups of so many weight rows of all parts. A pair's is that of gate and of up. */
 static inline int64_t product_groups(const product_args *p, int rows_per_group) {

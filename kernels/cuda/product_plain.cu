@@ -1,28 +1,9 @@
 /* product_plain.cu: products by weights that lie as in the file, for every format: one warp for a
- * row of the weight, 32 columns at a time. F32 weights are multiplied exactly. */
-#include "plain.h"
-#include "product.h"
+ * row of the weight. */
+#include "plain_rows.h"
 
-#define WARPS  8
-#define INPUTS 8 /* rows of input a block */
-
-/* The products of a weight row and the inputs from t on; every lane gets them. */
-template <int id>
-GPU_INLINE void row_products(const product_args &p, const unsigned char *row, int t, int lane,
-                             float sums[INPUTS]) {
-    GPU_UNROLL
-    for (int j = 0; j < INPUTS; j++) sums[j] = 0;
-    for (int k = lane; k < p.n_columns; k += 32) {
-        const float w = plain_at<plain<id>>(row, k);
-        const float *in = p.in + (int64_t)t * p.stride + k;
-        GPU_UNROLL
-        for (int j = 0; j < INPUTS; j++)
-            if (t + j < p.n_inputs)
-                sums[j] = __fmaf_rn(w, __ldg(in + (int64_t)j * p.stride), sums[j]);
-    }
-    GPU_UNROLL
-    for (int j = 0; j < INPUTS; j++) sums[j] = gpu_warp_sum(sums[j]);
-}
+#define WARPS  PLAIN_WARPS
+#define INPUTS PLAIN_INPUTS
 
 template <int id> GPU_KERNEL_BOUNDS(32 * WARPS, 2) plain_rows(const product_args p) {
     const int lane = (int)(threadIdx.x & 31);

@@ -118,8 +118,8 @@ GPU_INLINE void window_run(weight_window<F, slots> &x, const warp_strips &s, int
 template <class F> constexpr int halves_at_once = F::kind == TILE_INTEGERS ? 1 : 2;
 
 /* The first chunk of a range: ranges are whole units. */
-template <class F> GPU_INLINE int range_begin(const product_args &p, int range) {
-    return (int)((int64_t)p.n_units * range / SPLITS) * F::n_chunks;
+template <class F> GPU_INLINE int range_begin(int n_units, int range) {
+    return (int)((int64_t)n_units * range / SPLITS) * F::n_chunks;
 }
 
 /* ---- few rows ---- */
@@ -174,16 +174,15 @@ template <int n> GPU_INLINE void few_finish(const product_args &p, gpu_shared<fl
     }
 }
 
+/* The sums of a block, each warp's over its range, to partial[SPLITS][8 n][FEW_PITCH]: strips of
+ * n_units units, rows of input from t on. */
 template <int id, int n, int slots>
-GPU_KERNEL_BOUNDS(32 * SPLITS, n == 1 ? 2 : 1)
-product_few(const product_args p) {
+GPU_INLINE void few_sums(const product_args &p, int t, const warp_strips &s, int n_units,
+                         gpu_shared<float> partial) {
     using F = tile<id>;
     constexpr int halves = halves_at_once<F>;
-    GPU_SHARED(float, partial, SPLITS * 8 * n * FEW_PITCH);
     const int lane = (int)(threadIdx.x & 31), warp = warp_of_block();
-    const product_place at = product_place_of(p, 8 * n);
-    const int begin = range_begin<F>(p, warp), end = range_begin<F>(p, warp + 1);
-    const warp_strips s = strips_of<F>(p, at.group);
+    const int begin = range_begin<F>(n_units, warp), end = range_begin<F>(n_units, warp + 1);
     weight_window<F, slots> window;
     product_sums<F> sums[PRODUCT_STRIPS][n] = {};
     const product_constants k = product_constants_new<F>();
@@ -191,7 +190,7 @@ product_few(const product_args p) {
     float4 x[2][n];
     window_open(window, s, begin, end, lane);
     GPU_UNROLL
-    for (int j = 0; j < n; j++) rows[j] = input_row(p, at.t + 8 * j + (lane >> 2), lane);
+    for (int j = 0; j < n; j++) rows[j] = input_row(p, t + 8 * j + (lane >> 2), lane);
     inputs_read<n>(p, rows, begin * TILE_COLUMNS, lane, x);
     window_run(window, s, begin, end, end, lane, [&](int slot, int c) {
         GPU_UNROLL_BY(halves)
@@ -204,6 +203,14 @@ product_few(const product_args p) {
         }
     });
     few_keep<F, n>(sums, partial);
+}
+
+template <int id, int n, int slots>
+GPU_KERNEL_BOUNDS(32 * SPLITS, n == 1 ? 2 : 1)
+product_few(const product_args p) {
+    GPU_SHARED(float, partial, SPLITS * 8 * n * FEW_PITCH);
+    const product_place at = product_place_of(p, 8 * n);
+    few_sums<id, n, slots>(p, at.t, strips_of<tile<id>>(p, at.group), p.n_units, partial);
     __syncthreads();
     few_finish<n>(p, partial);
 }
@@ -265,13 +272,13 @@ product_many(const product_args p) {
     const int lane = (int)(threadIdx.x & 31), warp = warp_of_block();
     const product_place at = product_place_of(p, 8 * n);
     const warp_strips s = strips_of<F>(p, at.group * PRODUCT_MANY_WARPS + warp);
-    const int all = range_begin<F>(p, SPLITS);
+    const int all = range_begin<F>(p.n_units, SPLITS);
     const product_constants k = product_constants_new<F>();
     const float *const mine[1] = {input_row(p, at.t + 8 * warp + (lane >> 2), lane)};
     gpu_shared<float> total = totals + (warp * n_sums * 32 + lane);
     weight_window<F, slots> window;
     int i_stage = 0;
-    window_open(window, s, 0, runs_on ? all : range_begin<F>(p, 1), lane);
+    window_open(window, s, 0, runs_on ? all : range_begin<F>(p.n_units, 1), lane);
     GPU_UNROLL
     for (int h = 0; h < 2; h++) {
         float4 x[2][1];
@@ -280,7 +287,8 @@ product_many(const product_args p) {
     }
     __syncthreads();
     for (int range = 0; range < SPLITS; range++) {
-        const int from = range_begin<F>(p, range), to = range_begin<F>(p, range + 1);
+        const int from = range_begin<F>(p.n_units, range),
+                  to = range_begin<F>(p.n_units, range + 1);
         product_sums<F> sums[PRODUCT_STRIPS][n] = {};
         if (!runs_on && range > 0) window_open(window, s, from, to, lane);
         window_run(window, s, from, to, runs_on ? all : to, lane, [&](int slot, int c) {

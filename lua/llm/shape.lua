@@ -26,6 +26,15 @@ local FORMATS = {
   iq4_nl = {20, 32, 18}, iq4_xs = {23, 256, 136},
 }
 
+-- Mixtures: the formats of some matrices, and that of all others. llama.cpp's give these to a part
+-- of the layers; here all have them. mixed: what no known file has, neighbours never alike.
+local MIXTURES = {
+  q4_k_m = {attn_v = "q6_k", ffn_down = "q6_k", others = "q4_k"},
+  q5_k_m = {attn_v = "q6_k", ffn_down = "q6_k", others = "q5_k"},
+  mixed = {attn_q = "q4_k", attn_k = "q3_k", attn_v = "q6_k", ffn_gate = "bf16", ffn_up = "q8_0",
+    others = "q5_k"},
+}
+
 local ALIGNMENT, SEED = 32, 1
 local UNKNOWN, CONTROL, UNUSED, BYTE = 2, 3, 5, 6 -- types of tokens
 local U32, F32, STRING, ARRAY, I32 = 4, 6, 8, 9, 5 -- types of values
@@ -37,19 +46,22 @@ local function sorted(set)
   return table.concat(list, ", ")
 end
 
--- "llama-1b-q4_k" as a shape and a format, or nil and what is wrong.
+-- "llama-1b-q4_k" as a shape and a function that gives a matrix's format, or nil and what is wrong.
 local function parse(name)
   local kind, format = name:match "^(.-)%-([%w_]+)$"
-  local s, f = SHAPES[kind], FORMATS[format]
+  local s, mixture = SHAPES[kind], MIXTURES[format] or {others = format}
+  local f = FORMATS[mixture.others]
   if not s or not f then
-    return nil, ("shape:%s is not SHAPE-FORMAT: shapes are %s, formats %s"):format(name,
-      sorted(SHAPES), sorted(FORMATS))
+    return nil, ("shape:%s is not SHAPE-FORMAT: shapes are %s, formats %s, mixtures %s"):format(
+      name, sorted(SHAPES), sorted(FORMATS), sorted(MIXTURES))
   end
   if s.width % f[2] ~= 0 or s.hidden % f[2] ~= 0 then
     return nil, ("shape:%s: rows of %d and %d values are no whole blocks of %d"):format(name,
       s.width, s.hidden, f[2])
   end
-  return s, f
+  return s, function(matrix)
+    return FORMATS[mixture[matrix:gsub("^blk%.%d+%.", "")] or mixture.others]
+  end
 end
 
 -- ---- the file ----
@@ -103,11 +115,11 @@ end
 local function padded(n) return (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT end
 
 -- The tensors' entries, the vectors' data (which comes first), and where the data ends.
-local function tensors_of(s, f)
+local function tensors_of(s, format_of)
   local vectors, matrices = {}, {}
   local function vector(name) vectors[#vectors + 1] = {name .. ".weight", s.width} end
   local function matrix(name, n_rows, n_columns)
-    matrices[#matrices + 1] = {name .. ".weight", n_columns, n_rows}
+    matrices[#matrices + 1] = {name .. ".weight", n_columns, n_rows, format_of(name)}
   end
   matrix("token_embd", s.vocab, s.width)
   for i = 0, s.layers - 1 do
@@ -132,6 +144,7 @@ local function tensors_of(s, f)
   local ones = string.pack("<f", 1):rep(s.width)
   local data = (ones .. ("\0"):rep(padded(#ones) - #ones)):rep(#vectors)
   for _, m in ipairs(matrices) do
+    local f = m[4]
     entries[#entries + 1] = string.pack("<s8I4I8I8I4I8", m[1], 2, m[2], m[3], f[1], offset)
     offset = offset + padded(m[2] // f[2] * m[3] * f[3])
   end
@@ -140,10 +153,10 @@ end
 
 -- Writes the file of a name such as "llama-1b-q4_k". Returns true, or nil and why not.
 function shape.write(name, path)
-  local s, f = parse(name)
-  if not s then return nil, f end
+  local s, format_of = parse(name)
+  if not s then return nil, format_of end
   local values, n_values = values_of(s, name)
-  local entries, data, data_bytes = tensors_of(s, f)
+  local entries, data, data_bytes = tensors_of(s, format_of)
   local header = "GGUF" .. string.pack("<I4I8I8", 3, #entries, n_values) .. values
     .. table.concat(entries)
   header = header .. ("\0"):rep(padded(#header) - #header)

@@ -314,21 +314,57 @@ static void test_lists(const kern_format *f, bool tiled) {
     kern_free(x);
 }
 
-/* Weights of different formats: as many launches as they need. */
-static void test_mixed(void) {
-    const int64_t k = 512;
-    weight w[3] = {weight_new(kern_format_find(KERN_Q4_K), 20, k, true),
-                   weight_new(kern_format_find(KERN_Q4_K), 20, k, true),
-                   weight_new(kern_format_find(KERN_Q6_K), 20, k, true)};
-    float *x = inputs_new(k, 1);
-    result r = run(w, 3, NULL, x, 4, CUDA_STORE, false);
-    for (int i = 0; i < 3; i++)
-        check_finished(&w[i], NULL, x, r.x[i], 4, CUDA_STORE, false, "mixed");
+/* Three weights of one input that lie differently: one launch up to 32 rows, and each as alone. */
+static void check_mixed(const weight *w, const float *x, int32_t n_rows, bool busy) {
+    const uint64_t launches = device->stats.launches;
+    result r = run(w, 3, NULL, x, n_rows, CUDA_STORE, busy);
+    const int n = (int)(device->stats.launches - launches);
+    CHECK(n == 1 || (n == 3 && n_rows > 32), "%d rows of three formats: %d launches", n_rows, n);
+    for (int i = 0; i < 3; i++) {
+        result alone = run(w + i, 1, NULL, x, n_rows, CUDA_STORE, busy);
+        CHECK(same_bits(r.x[i], alone.x[0], n_rows * w[i].matrix.n_rows),
+              "%d rows of %s as number %d of a list: others than alone", n_rows,
+              w[i].matrix.format->name, i + 1);
+        result_free(&alone, 1);
+    }
     result_free(&r, 3);
-    r = run(w + 1, 2, NULL, x, 4, CUDA_SILU_MUL, false);
-    check_finished(w + 1, NULL, x, r.x[0], 4, CUDA_SILU_MUL, true, "mixed");
-    result_free(&r, 2);
-    for (int i = 0; i < 3; i++) weight_free(&w[i]);
+}
+
+/* Gate and up that lie differently, with biases or without. */
+static void check_mixed_pair(const weight *w, const float *x, int32_t n_rows) {
+    float *bias = host_new((size_t)w->matrix.n_rows * sizeof *bias);
+    for (int64_t i = 0; i < w->matrix.n_rows; i++) bias[i] = tiny_uniform(&state);
+    const float *const biases[] = {bias, bias};
+    for (int i = 0; i < 2; i++) {
+        const cuda_epilogue finish = i ? CUDA_GELU_MUL : CUDA_SILU_MUL;
+        const uint64_t launches = device->stats.launches;
+        result r = run(w, 2, i ? biases : NULL, x, n_rows, finish, false);
+        const int n = (int)(device->stats.launches - launches);
+        CHECK(n == 1 || (n == 2 && n_rows > 32), "a pair of formats: %d launches", n);
+        check_finished(w, i ? biases : NULL, x, r.x[0], n_rows, finish, true, "a mixed pair");
+        result_free(&r, 2);
+    }
+    kern_free(bias);
+}
+
+/* Every format, in tiles and plain, beside its neighbours in a list of all. */
+static void test_mixed(void) {
+    enum { MOST = 64 };
+    static const int32_t n_rows[] = {1, 8, 13, 32, 40};
+    const int64_t k = 512;
+    weight all[MOST];
+    int n = 0;
+    for (const kern_format *f = kern_formats; f->name; f++)
+        for (int tiled = 0; tiled < 2; tiled++)
+            if (n < MOST && (!tiled || cuda_tiled_bytes(f, 1, f->block_size)))
+                all[n++] = weight_new(f, 37, k, tiled);
+    float *x = inputs_new(k, 1);
+    for (int i = 0; i < n; i++) {
+        const weight list[] = {all[i], all[(i + 1) % n], all[(i + 2) % n]};
+        check_mixed(list, x, n_rows[i % 5], i % 2);
+        check_mixed_pair(list, x, n_rows[i % 5]);
+    }
+    for (int i = 0; i < n; i++) weight_free(&all[i]);
     kern_free(x);
 }
 
