@@ -125,6 +125,21 @@ static int class_of(size_t bytes, size_t *class_bytes) {
 /* Every class is a multiple of the alignment. */
 static size_t small_bytes(size_t bytes) { return bytes < ALIGNMENT ? ALIGNMENT : bytes; }
 
+/* An arena, and the first bytes of it; or, where memory is short, one of so many bytes. */
+static int new_arena(kern_device *device, size_t bytes, void **out) {
+    cuda_memory *m = device->memory;
+    size_t arena_bytes = ARENA_BYTES;
+    int code = device_malloc(device, arena_bytes, out);
+    if (code == KERN_NO_MEMORY) code = device_malloc(device, arena_bytes = bytes, out);
+    if (code) return code;
+    if (list_push(&m->arenas, *out, arena_bytes)) {
+        (void)cudaFree(*out);
+        return cuda_fail(device, KERN_NO_MEMORY, "out of memory: a list of buffers");
+    }
+    m->arena_used = arena_bytes == ARENA_BYTES ? bytes : ARENA_BYTES; /* that one is full */
+    return KERN_OK;
+}
+
 static int alloc_small(kern_device *device, size_t bytes, void **out) {
     cuda_memory *m = device->memory;
     size_t class_bytes;
@@ -134,16 +149,8 @@ static int alloc_small(kern_device *device, size_t bytes, void **out) {
         return KERN_OK;
     }
     class_bytes = round_up(class_bytes, ALIGNMENT);
-    if (!m->arenas.n || m->arena_used + class_bytes > ARENA_BYTES) {
-        void *arena;
-        const int code = device_malloc(device, ARENA_BYTES, &arena);
-        if (code) return code;
-        if (list_push(&m->arenas, arena, ARENA_BYTES)) {
-            (void)cudaFree(arena);
-            return cuda_fail(device, KERN_NO_MEMORY, "out of memory: a list of buffers");
-        }
-        m->arena_used = 0;
-    }
+    if (!m->arenas.n || m->arena_used + class_bytes > ARENA_BYTES)
+        return new_arena(device, class_bytes, out);
     *out = (char *)m->arenas.items[m->arenas.n - 1].data + m->arena_used;
     m->arena_used += class_bytes;
     return KERN_OK;
