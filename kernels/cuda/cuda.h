@@ -158,7 +158,8 @@ typedef struct cuda_product {
 
 #define CUDA_MOST_PRODUCTS 3
 
-/* One launch: up to three products of one input [T,K] (q, k, v; gate, up). Rows' results do not
+/* Up to three products of one input [T,K] (q, k, v; gate, up). One launch where all weights lie
+ * alike or T is at most 32; else one for each run of neighbours that do. Rows' results do not
  * depend on T where the device is invariant. */
 int cuda_products(kern_device *, const cuda_product *list, int n_products, const float *in,
                   int32_t n_rows, cuda_epilogue);
