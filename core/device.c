@@ -4,7 +4,8 @@
 #include "../kernels/host.h"
 #include "../kernels/memory.h"
 #include "plugin.h"
-#include "tensor.h"
+#include "queue.h"
+#include "tensor_pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +91,8 @@ static llm_device *open_backend(const kern_backend *backend, const char *name,
     device->index = options->index;
     snprintf(device->note, sizeof device->note, "%s", backend->last_error(device->kern));
     device->pool = tensor_pool_open(device, err);
-    if (!device->pool) {
+    if (device->pool && !backend->host_memory) device->queue = queue_open(err);
+    if (!device->pool || (!backend->host_memory && !device->queue)) {
         llm_device_close(device);
         return NULL;
     }
@@ -167,6 +169,7 @@ llm_device *device_retain(llm_device *device) {
 
 void llm_device_close(llm_device *device) {
     if (!device || --device->references > 0) return;
+    queue_close(device);
     if (device->pool) tensor_pool_close(device->pool, device);
     if (device->kern) device->backend->close(device->kern);
     kern_free(device);

@@ -16,8 +16,9 @@ struct llm_device {
     int n_profiles;  /* models that have a profile: tensor_s is counted */
     double tensor_s; /* seconds in operations on tensors */
     int64_t pages_used;
-    struct tensor_pool *pool; /* tensor.c's */
-    char note[320];           /* what a user should know of it */
+    struct tensor_pool *pool;
+    struct queue *queue; /* NULL where the host sees the memory */
+    char note[320];      /* what a user should know of it */
 };
 
 llm_device *device_retain(llm_device *);

@@ -17,7 +17,7 @@ static int serve_alone(llm_request *r, llm_error *err) {
     int failed = check_pages(r, err);
     while (!failed && !r->info.is_done) {
         failed = llm_serve(&r, 1, err);
-        if (!failed && r->info.n_pages_missing) {
+        if (!failed && (r->info.n_pages_missing || r->info.is_failed)) {
             if (err) *err = r->info.error;
             failed = -1;
         }
@@ -54,8 +54,9 @@ static int run_heads(llm_model *m, const llm_tensor *hidden, llm_tensor *out, ll
     size_t row = (size_t)m->info.width * sizeof(float);
     for (int64_t i = 0; i < hidden->info.n_rows; i += m->piece) {
         int64_t n = hidden->info.n_rows - i < m->piece ? hidden->info.n_rows - i : m->piece;
-        int code = m->device->backend->copy(m->device->kern, x, 0, &hidden->buffer, (size_t)i * row,
-                                            (size_t)n * row);
+        int code = m->device->backend->copy(m->device->kern, x, 0,
+                                            tensor_view((llm_tensor *)hidden).buffer,
+                                            (size_t)i * row, (size_t)n * row);
         if (device_check(m->device, code, "copying hidden states", err) ||
             pass_head(m, n, out, i, err))
             return -1;
@@ -71,7 +72,7 @@ int llm_logits(llm_model *m, const llm_tensor *hidden, llm_tensor **out, llm_err
                         (long long)m->info.width, info->dtype == LLM_I32 ? "i32" : "f32",
                         (long long)info->n_rows, (long long)info->n_columns);
     llm_tensor *rows = request_rows(m, info->n_rows, m->info.vocab_size, err);
-    if (!rows || run_heads(m, hidden, rows, err)) {
+    if (!rows || tensor_ready(hidden, err) || run_heads(m, hidden, rows, err)) {
         llm_tensor_close(rows);
         return -1;
     }

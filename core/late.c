@@ -1,52 +1,42 @@
-/* late.c: ids of choices, read from the device at most once. */
+/* late.c: ids of choices that leave for the host as soon as they are made. */
 #include "late.h"
+#include "queue.h"
 
 #include "../kernels/memory.h"
 
 struct llm_late {
     int32_t references;
-    kern_fetch *fetch; /* NULL, or of the copy: on its way to the host */
-    int64_t n;
-    llm_tensor *copy; /* until they are known */
-    int32_t *ids;     /* once they are known */
+    llm_tensor *copy; /* of the choice as it was */
 };
 
 static int64_t entries_of(const llm_tensor *t) { return t->info.n_rows * t->info.n_columns; }
 
-static llm_late *late_open(llm_tensor *t, llm_error *err) {
-    if (t->late) return t->late;
+static const int32_t *known_of(const llm_tensor *t) {
+    const cell *c = t->cell;
+    const int32_t *known = c && c->block ? c->block->known : NULL;
+    return known ? known + cell_first(c) : NULL;
+}
+
+bool llm_tensor_is_late(const llm_tensor *t) { return t->is_choice && t->cell && !known_of(t); }
+
+/* At once if they are there. */
+static int set_out(llm_tensor *t, llm_error *err) {
+    t->cell->is_wanted = true;
+    return t->cell->block ? block_set_out(t->device, t->cell->block, err) : 0;
+}
+
+llm_late *llm_late_of(llm_tensor *t, llm_error *err) {
     llm_late *late = kern_alloc(sizeof *late);
     if (!late) {
         llm_fail_memory(err, sizeof *late, "ids");
         return NULL;
     }
     late->references = 1;
-    late->n = entries_of(t);
-    t->late = late;
-    return late;
-}
-
-/* The ids set out for the host at once, so that whoever waits for them does not wait for what is
- * queued later. */
-static int set_out(llm_late *late, llm_error *err) {
-    llm_device *device = late->copy->device;
-    const size_t bytes = (size_t)late->n * sizeof *late->ids;
-    if (bytes > KERN_FETCH_MOST) return 0;
-    const int code =
-        device->backend->fetch(device->kern, &late->copy->buffer, 0, bytes, &late->fetch);
-    return device_check(device, code, "reading ids", err);
-}
-
-bool llm_tensor_is_late(const llm_tensor *t) {
-    return t->is_choice && !t->device->backend->host_memory && !(t->late && t->late->ids);
-}
-
-llm_late *llm_late_of(llm_tensor *t, llm_error *err) {
-    llm_late *late = late_open(t, err);
-    if (!late) return NULL;
-    if (!late->ids && !late->copy && (llm_op_copy(t, &late->copy, err) || set_out(late, err)))
+    if (llm_op_copy(t, &late->copy, err) || (t->cell && set_out(t, err))) {
+        llm_late_close(late);
         return NULL;
-    return late_retain(late);
+    }
+    return late;
 }
 
 llm_late *late_retain(llm_late *late) {
@@ -54,64 +44,25 @@ llm_late *late_retain(llm_late *late) {
     return late;
 }
 
-static void forget_copy(llm_late *late) {
-    llm_tensor *copy = late->copy;
-    if (late->fetch) (void)copy->device->backend->fetched(copy->device->kern, late->fetch, NULL);
-    late->fetch = NULL;
-    late->copy = NULL;
-    llm_tensor_close(copy);
-}
-
 void llm_late_close(llm_late *late) {
     if (!late || --late->references > 0) return;
-    forget_copy(late);
-    kern_free(late->ids);
+    llm_tensor_close(late->copy);
     kern_free(late);
 }
 
-const int32_t *late_known(const llm_late *late) { return late->ids; }
+const int32_t *late_known(const llm_late *late) {
+    const int32_t *ids = known_of(late->copy);
+    return ids && !tensor_check_codes(late->copy, 0, entries_of(late->copy), ids, NULL) ? ids
+                                                                                        : NULL;
+}
 
 llm_tensor *late_tensor(const llm_late *late) { return late->copy; }
 
-/* What has set out arrives. */
-static int arrive(llm_late *late, int32_t *ids, llm_error *err) {
-    llm_tensor *copy = late->copy;
-    kern_fetch *fetch = late->fetch;
-    late->fetch = NULL;
-    const int code = copy->device->backend->fetched(copy->device->kern, fetch, ids);
-    return device_check(copy->device, code, "reading ids", err) ||
-                   tensor_check_codes(copy, 0, late->n, ids, err)
-               ? -1
-               : 0;
-}
-
-/* Reads them from a tensor that holds them. */
-static const int32_t *learn(llm_late *late, llm_tensor *from, llm_error *err) {
-    int32_t *ids = kern_alloc_array((size_t)late->n, sizeof *ids);
-    if (!ids) {
-        llm_fail_memory(err, (size_t)late->n * sizeof *ids, "ids");
-        return NULL;
-    }
-    if (late->fetch ? arrive(late, ids, err) : tensor_read(from, 0, late->n, ids, err)) {
-        kern_free(ids);
-        return NULL;
-    }
-    late->ids = ids;
-    forget_copy(late);
-    return ids;
-}
-
 const int32_t *llm_late_read(llm_late *late, llm_error *err) {
-    return late->ids ? late->ids : learn(late, late->copy, err);
-}
-
-const int32_t *late_read_tensor(llm_tensor *t, llm_error *err) {
-    llm_late *late = late_open(t, err);
-    if (!late) return NULL;
-    return late->ids ? late->ids : learn(late, t, err);
-}
-
-void late_forget(llm_tensor *t) {
-    llm_late_close(t->late);
-    t->late = NULL;
+    llm_tensor *t = late->copy;
+    if (tensor_ready(t, err)) return NULL;
+    const int32_t *ids = block_learn(t->device, t->cell->block, err);
+    if (!ids) return NULL;
+    ids += cell_first(t->cell);
+    return tensor_check_codes(t, 0, entries_of(t), ids, err) ? NULL : ids;
 }

@@ -8,15 +8,9 @@
 
 /* llm.h has llm_late_of, _read and _close. */
 llm_late *late_retain(llm_late *);
-/* The ids if the host knows them, else NULL. */
+/* The ids if the host knows them and each of them could be chosen, else NULL. */
 const int32_t *late_known(const llm_late *);
-/* Where they are on the device while the host does not know them. */
+/* Where they are on the device: ready unless that failed. */
 llm_tensor *late_tensor(const llm_late *);
-
-/* Reads a whole choice of a device with memory of its own, once: what reads it later finds the ids
- * here. */
-const int32_t *late_read_tensor(llm_tensor *, llm_error *err);
-/* The tensor is about to change: what was read or fed of it keeps what it was. */
-void late_forget(llm_tensor *);
 
 #endif

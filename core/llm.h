@@ -425,7 +425,9 @@ int llm_tensor_read(llm_tensor *, int64_t first, int64_t count, void *to, llm_er
 /* Operations. Every one writes *out: if *out is NULL a new tensor; if it is an input (x, unless
  * said otherwise) the operation is in place. Misuse (shapes, ranges, types, ids outside) is
  * reported before anything changes. An operand is a tensor or, where t is NULL, the number `x` (an
- * integer if is_integer).*/
+ * integer if is_integer). On a device with memory of its own an operation may wait until a result
+ * is read or a pass is served, so that equal ones of several callers run as one; then a failure of
+ * the device, or memory that is short, is told by what needs its result. */
 typedef struct llm_operand {
     llm_tensor *t;
     double x;

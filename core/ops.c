@@ -1,6 +1,6 @@
 /* ops.c: operands, results and checks of the operations on tensors. */
 #include "ops.h"
-#include "late.h"
+#include "queue.h"
 
 #include "../kernels/memory.h"
 
@@ -37,16 +37,16 @@ llm_tensor *ops_f32(ops_call *c, llm_tensor *t, llm_error *err) {
     if (t->info.dtype == LLM_F32) return t;
     if (tensor_settle(t, err)) return NULL;
     llm_tensor *y =
-        keep(c, tensor_alloc(c->device, LLM_F32, t->info.n_rows, t->info.n_columns, err));
+        keep(c, tensor_alloc_later(c->device, LLM_F32, t->info.n_rows, t->info.n_columns, err));
     if (!y) return NULL;
-    const int code = c->backend->to_f32(c->kern, tensor_view(t), tensor_view(y));
-    return device_check(c->device, code, c->name, err) ? NULL : y;
+    const operation o = {.kind = OPERATION_TO_F32, .in = {tensor_view(t)}, .out = {tensor_view(y)}};
+    return ops_run(c, o, err) ? NULL : y;
 }
 
 llm_tensor *ops_operand(ops_call *c, llm_operand o, llm_error *err) {
     if (o.t) return ops_f32(c, o.t, err);
     const float value = (float)o.x;
-    return keep(c, llm_tensor_new(c->device, LLM_F32, 1, 1, &value, err));
+    return keep(c, tensor_number(c->device, LLM_F32, &value, err));
 }
 
 static int check_in_place(const ops_call *c, const llm_tensor *x, llm_dtype dtype, int64_t n_rows,
@@ -69,8 +69,11 @@ int ops_result(ops_call *c, llm_tensor *x, llm_dtype dtype, int64_t n_rows, int6
                bool apart, llm_error *err) {
     const bool in_place = *c->out != NULL;
     if (in_place && check_in_place(c, x, dtype, n_rows, n_columns, err)) return -1;
-    if (in_place) late_forget(x);
-    c->y = in_place && !apart ? x : tensor_alloc(c->device, dtype, n_rows, n_columns, err);
+    if (in_place && !apart && !x->cell)
+        c->y = x;
+    else
+        c->y =
+            (apart ? tensor_alloc : tensor_alloc_later)(c->device, dtype, n_rows, n_columns, err);
     return c->y ? 0 : -1;
 }
 
@@ -95,14 +98,27 @@ int ops_close(ops_call *c, int code, llm_error *err) {
         *c->out = y;
     } else if (old != y) {
         const kern_buffer buffer = old->buffer;
+        struct cell *const held = old->cell;
         old->buffer = y->buffer;
+        old->cell = y->cell;
         y->buffer = buffer;
+        y->cell = held;
         old->info = y->info;
         old->is_choice = y->is_choice;
         llm_tensor_close(y);
     }
     call_end(c);
     return 0;
+}
+
+int ops_run(ops_call *c, operation o, llm_error *err) {
+    o.name = c->name;
+    if (c->device->queue) return queue_add(c->device, &o, err);
+    return device_check(c->device, operation_run(c->backend, c->kern, &o), c->name, err);
+}
+
+int ops_finish(ops_call *c, operation o, llm_error *err) {
+    return ops_run(c, o, err) ? ops_abandon(c) : ops_close(c, KERN_OK, err);
 }
 
 int ops_check_new(const char *name, llm_tensor *const *out, llm_error *err) {
@@ -164,7 +180,7 @@ llm_tensor *ops_parameter(ops_call *c, llm_operand o, int64_t n_rows, ops_range 
         const float f = (float)o.x;
         const int32_t k = range.is_integer ? count_value(o.x, range) : 0;
         const void *value = range.is_integer ? (const void *)&k : (const void *)&f;
-        return keep(c, llm_tensor_new(c->device, dtype, 1, 1, value, err));
+        return keep(c, tensor_number(c->device, dtype, value, err));
     }
     const int64_t n = o.t->info.n_rows;
     if (o.t->info.n_columns != 1 || (n != 1 && n != n_rows)) {

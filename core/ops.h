@@ -1,8 +1,11 @@
 /* ops.h: what the operations on tensors (ops_*.c) share: operands, results, checks. An operation
- * opens a call, makes its operands and its result, calls the backend once and closes the call. */
+ * opens a call, makes its operands and its result, and finishes the call with what is to be run, at
+ * once or, on devices with memory of their own, later; or it calls the backend itself, when its
+ * operands are ready, and closes the call. */
 #ifndef LLM_CORE_OPS_H
 #define LLM_CORE_OPS_H
 
+#include "operation.h"
 #include "tensor.h"
 
 #define OPS_N_TEMPS 6
@@ -34,12 +37,16 @@ llm_tensor *ops_f32(ops_call *, llm_tensor *t, llm_error *err);
 llm_tensor *ops_operand(ops_call *, llm_operand o, llm_error *err);
 
 /* Makes the result: x itself if *out is x (then x must be such a tensor already), else a new one.
- * With `apart` its memory is never x's: ops_close exchanges it. */
+ * With `apart` its memory is never x's, and there at once: ops_close exchanges it. */
 int ops_result(ops_call *, llm_tensor *x, llm_dtype dtype, int64_t n_rows, int64_t n_columns,
                bool apart, llm_error *err);
 
 /* Ends the call: an error of the backend's code, or the result in *out. */
 int ops_close(ops_call *, int code, llm_error *err);
+
+/* Runs the operation or queues it; with ops_finish the call ends as with ops_close. */
+int ops_run(ops_call *, operation, llm_error *err);
+int ops_finish(ops_call *, operation, llm_error *err);
 
 /* Ends the call without a result. Returns -1. */
 int ops_abandon(ops_call *);

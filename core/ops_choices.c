@@ -21,16 +21,22 @@ int llm_op_argmax(llm_tensor *x, llm_tensor **ids, llm_error *err) {
     if (ops_check_new(c.name, ids, err)) return -1;
     llm_tensor *a = ops_f32(&c, x, err);
     if (!a || ids_result(&c, x->info.n_rows, 1, err)) return ops_abandon(&c);
-    return ops_close(&c, c.backend->argmax(c.kern, tensor_view(a), ops_base(x), tensor_view(c.y)),
-                     err);
+    const operation o = {.kind = OPERATION_ARGMAX,
+                         .base = ops_base(x),
+                         .in = {tensor_view(a)},
+                         .out = {tensor_view(c.y)}};
+    return ops_finish(&c, o, err);
 }
 
 /* ---- the k best ---- */
 
 /* Results besides the ids that `c` makes. */
-static int close_topk(ops_call *c, int code, llm_tensor *scores, llm_tensor **scores_out,
-                      llm_tensor *rows, llm_tensor **rows_out, llm_error *err) {
-    if (ops_close(c, code, err)) {
+static int finish_topk(ops_call *c, operation o, llm_tensor *scores, llm_tensor **scores_out,
+                       llm_tensor *rows, llm_tensor **rows_out, llm_error *err) {
+    o.out[0] = tensor_view(scores);
+    o.out[1] = tensor_view(c->y);
+    if (rows) o.out[2] = tensor_view(rows);
+    if (ops_finish(c, o, err)) {
         llm_tensor_close(scores);
         llm_tensor_close(rows);
         return -1;
@@ -54,11 +60,11 @@ int llm_op_topk(llm_tensor *x, int64_t k, llm_tensor **scores, llm_tensor **ids,
     const int64_t n_rows = x->info.n_rows, n = k < x->info.n_columns ? k : x->info.n_columns;
     llm_tensor *a = ops_f32(&c, x, err);
     if (!a || ids_result(&c, n_rows, n, err)) return ops_abandon(&c);
-    llm_tensor *s = tensor_alloc(c.device, LLM_F32, n_rows, n, err);
+    llm_tensor *s = tensor_alloc_later(c.device, LLM_F32, n_rows, n, err);
     if (!s) return ops_abandon(&c);
-    const int code =
-        c.backend->topk(c.kern, tensor_view(a), n, ops_base(x), tensor_view(s), tensor_view(c.y));
-    return close_topk(&c, code, s, scores, NULL, NULL, err);
+    const operation o = {
+        .kind = OPERATION_TOPK, .n = n, .base = ops_base(x), .in = {tensor_view(a)}};
+    return finish_topk(&c, o, s, scores, NULL, NULL, err);
 }
 
 int llm_op_topk_joint(llm_tensor *x, int64_t k, int64_t groups, llm_tensor **scores,
@@ -79,15 +85,18 @@ int llm_op_topk_joint(llm_tensor *x, int64_t k, int64_t groups, llm_tensor **sco
     if (!a || ids_result(&c, groups * n, 1, err)) return ops_abandon(&c);
     c.y->n_group_rows = n_each;
     c.y->n_group_results = n;
-    llm_tensor *s = tensor_alloc(c.device, LLM_F32, groups * n, 1, err);
-    llm_tensor *r = s ? tensor_alloc(c.device, LLM_I32, groups * n, 1, err) : NULL;
+    llm_tensor *s = tensor_alloc_later(c.device, LLM_F32, groups * n, 1, err);
+    llm_tensor *r = s ? tensor_alloc_later(c.device, LLM_I32, groups * n, 1, err) : NULL;
     if (!r) {
         llm_tensor_close(s);
         return ops_abandon(&c);
     }
-    const int code = c.backend->topk_joint(c.kern, tensor_view(a), n, groups, ops_base(x),
-                                           tensor_view(s), tensor_view(c.y), tensor_view(r));
-    return close_topk(&c, code, s, scores, r, rows, err);
+    const operation o = {.kind = OPERATION_TOPK_JOINT,
+                         .n = n,
+                         .groups = groups,
+                         .base = ops_base(x),
+                         .in = {tensor_view(a)}};
+    return finish_topk(&c, o, s, scores, r, rows, err);
 }
 
 /* ---- draws ---- */
@@ -106,6 +115,21 @@ static kern_key *keys_new(const llm_key *keys, int64_t n, llm_error *err) {
     return copy;
 }
 
+/* With a key a row. */
+static int draw(ops_call *c, operation_kind kind, llm_tensor *x, llm_tensor *a, const llm_key *keys,
+                llm_error *err) {
+    kern_key *copy = keys_new(keys, x->info.n_rows, err);
+    if (!copy) return ops_abandon(c);
+    const operation o = {.kind = kind,
+                         .base = ops_base(x),
+                         .in = {tensor_view(a)},
+                         .out = {tensor_view(c->y)},
+                         .keys = copy};
+    const int failed = ops_finish(c, o, err);
+    kern_free(copy);
+    return failed;
+}
+
 /* The noise is that of the column's id, counted from 0 in Logits, from 1 else. */
 int llm_op_gumbel(llm_tensor *x, const llm_key *keys, llm_tensor **out, llm_error *err) {
     ops_call c;
@@ -113,11 +137,7 @@ int llm_op_gumbel(llm_tensor *x, const llm_key *keys, llm_tensor **out, llm_erro
     llm_tensor *a = ops_f32(&c, x, err);
     if (!a || ops_result(&c, x, LLM_F32, x->info.n_rows, x->info.n_columns, false, err))
         return ops_abandon(&c);
-    kern_key *copy = keys_new(keys, x->info.n_rows, err);
-    if (!copy) return ops_abandon(&c);
-    const int code = c.backend->gumbel(c.kern, tensor_view(a), ops_base(x), copy, tensor_view(c.y));
-    kern_free(copy);
-    return ops_close(&c, code, err);
+    return draw(&c, OPERATION_GUMBEL, x, a, keys, err);
 }
 
 int llm_op_sample(llm_tensor *x, const llm_key *keys, llm_tensor **ids, llm_error *err) {
@@ -126,9 +146,5 @@ int llm_op_sample(llm_tensor *x, const llm_key *keys, llm_tensor **ids, llm_erro
     if (ops_check_new(c.name, ids, err)) return -1;
     llm_tensor *a = ops_f32(&c, x, err);
     if (!a || ids_result(&c, x->info.n_rows, 1, err)) return ops_abandon(&c);
-    kern_key *copy = keys_new(keys, x->info.n_rows, err);
-    if (!copy) return ops_abandon(&c);
-    const int code = c.backend->sample(c.kern, tensor_view(a), ops_base(x), copy, tensor_view(c.y));
-    kern_free(copy);
-    return ops_close(&c, code, err);
+    return draw(&c, OPERATION_SAMPLE, x, a, keys, err);
 }

@@ -20,22 +20,6 @@ static int32_t *columns_new(const llm_tensor *x, const int32_t *ids, int64_t n, 
     return columns;
 }
 
-/* Row by row if one list is for all, so that it need not be repeated. */
-static int mask_rows(ops_call *c, const llm_tensor *a, const int64_t *first, const int32_t *columns,
-                     int64_t n_lists, bool only) {
-    kern_tensor x = {(kern_buffer *)&a->buffer, 0, a->info.n_rows, a->info.n_columns};
-    kern_tensor y = tensor_view(c->y);
-    if (n_lists == x.n_rows) return c->backend->mask(c->kern, x, first, columns, only, y);
-    const int64_t n_rows = x.n_rows;
-    x.n_rows = y.n_rows = 1;
-    for (int64_t r = 0; r < n_rows; r++) {
-        x.offset = y.offset = (size_t)(r * x.n_columns) * 4;
-        const int code = c->backend->mask(c->kern, x, first, columns, only, y);
-        if (code != KERN_OK) return code;
-    }
-    return KERN_OK;
-}
-
 int llm_op_mask(llm_tensor *x, const int64_t *first, const int32_t *ids, int64_t n_lists, bool only,
                 llm_tensor **out, llm_error *err) {
     ops_call c;
@@ -51,9 +35,16 @@ int llm_op_mask(llm_tensor *x, const int64_t *first, const int32_t *ids, int64_t
         kern_free(columns);
         return ops_abandon(&c);
     }
-    const int code = mask_rows(&c, a, first, columns - first[0], n_lists, only);
+    const operation o = {.kind = OPERATION_MASK,
+                         .code = only,
+                         .in = {tensor_view(a)},
+                         .out = {tensor_view(c.y)},
+                         .first = first,
+                         .columns = columns - first[0],
+                         .n_lists = n_lists};
+    const int failed = ops_finish(&c, o, err);
     kern_free(columns);
-    return ops_close(&c, code, err);
+    return failed;
 }
 
 /* ---- tensors of ids ---- */
@@ -100,8 +91,11 @@ int llm_op_gather(llm_tensor *x, llm_tensor *ids, llm_tensor **out, llm_error *e
         ops_result(&c, NULL, x->info.dtype, x->info.n_rows, list.n_columns, false, err))
         return ops_abandon(&c);
     c.is_logits = false;
-    const int code = c.backend->gather(c.kern, tensor_view(x), list, ops_base(x), tensor_view(c.y));
-    return ops_close(&c, code, err);
+    const operation o = {.kind = OPERATION_GATHER,
+                         .base = ops_base(x),
+                         .in = {tensor_view(x), list},
+                         .out = {tensor_view(c.y)}};
+    return ops_finish(&c, o, err);
 }
 
 /* v as [1|R, 1|n] beside ids [.., n] for x of n_rows rows */
@@ -132,12 +126,12 @@ static int scatter(const char *name, llm_tensor *x, llm_tensor *ids, llm_operand
     if (!from || view_values(&c, x->info.n_rows, list.n_columns, from, &values, err) ||
         ops_result(&c, x, LLM_F32, x->info.n_rows, x->info.n_columns, false, err))
         return ops_abandon(&c);
-    const size_t bytes = (size_t)(x->info.n_rows * x->info.n_columns) * 4;
-    int code = KERN_OK;
-    if (c.y != a && bytes) code = c.backend->copy(c.kern, &c.y->buffer, 0, &a->buffer, 0, bytes);
-    if (code == KERN_OK)
-        code = c.backend->scatter(c.kern, tensor_view(c.y), list, ops_base(x), values, add);
-    return ops_close(&c, code, err);
+    const operation o = {.kind = OPERATION_SCATTER,
+                         .code = add,
+                         .base = ops_base(x),
+                         .in = {tensor_view(a), list, values},
+                         .out = {tensor_view(c.y)}};
+    return ops_finish(&c, o, err);
 }
 
 int llm_op_add_at(llm_tensor *x, llm_tensor *ids, llm_operand v, llm_tensor **out, llm_error *err) {

@@ -4,22 +4,25 @@
 #include <inttypes.h>
 #include <math.h>
 
-typedef int cut_fn(kern_device *, kern_tensor x, kern_tensor parameter, kern_tensor out);
-
-/* min_p and cut_below */
-static int cut(const char *name, llm_tensor *x, llm_operand parameter, ops_range range, cut_fn *f,
-               llm_tensor **out, llm_error *err) {
-    ops_call c;
-    ops_open(&c, name, x, out);
-    llm_tensor *a = ops_f32(&c, x, err), *p = NULL;
-    if (a) p = ops_parameter(&c, parameter, x->info.n_rows, range, err);
-    if (!p || ops_result(&c, x, LLM_F32, x->info.n_rows, x->info.n_columns, false, err))
-        return ops_abandon(&c);
-    return ops_close(&c, f(c.kern, tensor_view(a), tensor_view(p), tensor_view(c.y)), err);
+/* y[R,C] = kind(x, p[1|R,1], key[1|R,C] or none) */
+static int filter(ops_call *c, operation_kind kind, llm_tensor *x, llm_tensor *a, llm_tensor *p,
+                  llm_tensor *key, llm_error *err) {
+    if (ops_result(c, x, LLM_F32, x->info.n_rows, x->info.n_columns, false, err))
+        return ops_abandon(c);
+    const operation o = {
+        .kind = kind,
+        .in = {tensor_view(a), tensor_view(p), key ? tensor_view(key) : ops_none()},
+        .out = {tensor_view(c->y)}};
+    return ops_finish(c, o, err);
 }
 
 int llm_op_min_p(llm_tensor *x, llm_operand p, llm_tensor **out, llm_error *err) {
-    return cut("min_p", x, p, (ops_range){0, 1, false, false}, x->device->backend->min_p, out, err);
+    ops_call c;
+    ops_open(&c, "min_p", x, out);
+    llm_tensor *a = ops_f32(&c, x, err), *least = NULL;
+    if (a) least = ops_parameter(&c, p, x->info.n_rows, (ops_range){0, 1, false, false}, err);
+    if (!least) return ops_abandon(&c);
+    return filter(&c, OPERATION_MIN_P, x, a, least, NULL, err);
 }
 
 /* A bound that is NaN (of a row without a finite entry, say) cuts nothing, in a column; as a number
@@ -40,18 +43,12 @@ int llm_op_cut_below(llm_tensor *x, llm_operand least, llm_tensor **out, llm_err
                  n_rows, bound->info.n_rows, bound->info.n_columns);
         return ops_abandon(&c);
     }
-    if (ops_result(&c, x, LLM_F32, n_rows, x->info.n_columns, false, err)) return ops_abandon(&c);
-    const int code =
-        c.backend->cut_below(c.kern, tensor_view(a), tensor_view(bound), tensor_view(c.y));
-    return ops_close(&c, code, err);
+    return filter(&c, OPERATION_CUT_BELOW, x, a, bound, NULL, err);
 }
-
-typedef int threshold_fn(kern_device *, kern_tensor x, kern_tensor parameter, kern_tensor key,
-                         kern_tensor out);
 
 /* key: NULL for −x, else [1 or R, C] */
 static int threshold(const char *name, llm_tensor *x, llm_operand parameter, ops_range range,
-                     llm_tensor *key, threshold_fn *f, llm_tensor **out, llm_error *err) {
+                     llm_tensor *key, operation_kind kind, llm_tensor **out, llm_error *err) {
     ops_call c;
     const int64_t n_rows = x->info.n_rows, n_columns = x->info.n_columns;
     ops_open(&c, name, x, out);
@@ -67,31 +64,26 @@ static int threshold(const char *name, llm_tensor *x, llm_operand parameter, ops
                  name, n_rows, n_columns, k->info.n_rows, k->info.n_columns);
         return ops_abandon(&c);
     }
-    if (ops_result(&c, x, LLM_F32, n_rows, n_columns, false, err)) return ops_abandon(&c);
-    const int code = f(c.kern, tensor_view(a), tensor_view(p), k ? tensor_view(k) : ops_none(),
-                       tensor_view(c.y));
-    return ops_close(&c, code, err);
+    return filter(&c, kind, x, a, p, k, err);
 }
 
 #define COUNT_RANGE ((ops_range){0, INFINITY, true, true})
 #define MASS_RANGE  ((ops_range){0, 1, false, false})
 
 int llm_op_top_k(llm_tensor *x, llm_operand k, llm_tensor **out, llm_error *err) {
-    return threshold("top_k", x, k, COUNT_RANGE, NULL, x->device->backend->threshold_k, out, err);
+    return threshold("top_k", x, k, COUNT_RANGE, NULL, OPERATION_THRESHOLD_K, out, err);
 }
 
 int llm_op_top_p(llm_tensor *x, llm_operand p, llm_tensor **out, llm_error *err) {
-    return threshold("top_p", x, p, MASS_RANGE, NULL, x->device->backend->threshold_mass, out, err);
+    return threshold("top_p", x, p, MASS_RANGE, NULL, OPERATION_THRESHOLD_MASS, out, err);
 }
 
 int llm_op_threshold_k(llm_tensor *x, llm_operand k, llm_tensor *key, llm_tensor **out,
                        llm_error *err) {
-    return threshold("threshold_k", x, k, COUNT_RANGE, key, x->device->backend->threshold_k, out,
-                     err);
+    return threshold("threshold_k", x, k, COUNT_RANGE, key, OPERATION_THRESHOLD_K, out, err);
 }
 
 int llm_op_threshold_mass(llm_tensor *x, llm_operand p, llm_tensor *key, llm_tensor **out,
                           llm_error *err) {
-    return threshold("threshold_mass", x, p, MASS_RANGE, key, x->device->backend->threshold_mass,
-                     out, err);
+    return threshold("threshold_mass", x, p, MASS_RANGE, key, OPERATION_THRESHOLD_MASS, out, err);
 }

@@ -13,7 +13,8 @@ int llm_op_matmul(llm_tensor *a, llm_tensor *b, llm_tensor **out, llm_error *err
                         a->info.n_rows, a->info.n_columns, b->info.n_rows, b->info.n_columns);
     c.is_logits = false;
     llm_tensor *x = ops_f32(&c, a, err), *y = x ? ops_f32(&c, b, err) : NULL;
-    if (!y || ops_result(&c, a, LLM_F32, a->info.n_rows, b->info.n_columns, true, err))
+    if (!y || tensor_ready(x, err) || tensor_ready(y, err) ||
+        ops_result(&c, a, LLM_F32, a->info.n_rows, b->info.n_columns, true, err))
         return ops_abandon(&c);
     const int code = c.backend->matmul(c.kern, tensor_view(x), tensor_view(y), tensor_view(c.y));
     return ops_close(&c, code, err);
@@ -22,7 +23,7 @@ int llm_op_matmul(llm_tensor *a, llm_tensor *b, llm_tensor **out, llm_error *err
 int llm_op_transpose(llm_tensor *x, llm_tensor **out, llm_error *err) {
     ops_call c;
     ops_open(&c, "t", x, out);
-    if (tensor_settle(x, err) ||
+    if (tensor_settle(x, err) || tensor_ready(x, err) ||
         ops_result(&c, x, x->info.dtype, x->info.n_columns, x->info.n_rows, true, err))
         return ops_abandon(&c);
     c.is_logits = false;
@@ -32,7 +33,8 @@ int llm_op_transpose(llm_tensor *x, llm_tensor **out, llm_error *err) {
 static int copy_bytes(ops_call *c, llm_tensor *to, size_t to_offset, llm_tensor *from,
                       size_t from_offset, size_t bytes) {
     if (!bytes) return KERN_OK;
-    return c->backend->copy(c->kern, &to->buffer, to_offset, &from->buffer, from_offset, bytes);
+    return c->backend->copy(c->kern, tensor_view(to).buffer, to_offset, tensor_view(from).buffer,
+                            from_offset, bytes);
 }
 
 static size_t tensor_bytes(const llm_tensor *t) {
@@ -48,8 +50,15 @@ static void mark_taken(ops_call *c, const llm_tensor *x) {
     c->y->is_choice = x->is_choice && !c->backend->host_memory;
 }
 
+/* All of it, as it is: where tensors have cells nothing is copied. */
+static int share(llm_tensor *x, llm_tensor **out, llm_error *err) {
+    if (!*out) *out = tensor_share(x, err);
+    return *out ? 0 : -1;
+}
+
 int llm_op_copy(llm_tensor *x, llm_tensor **out, llm_error *err) {
     ops_call c;
+    if (x->cell) return share(x, out, err);
     ops_open(&c, "copy", x, out);
     if (ops_result(&c, x, x->info.dtype, x->info.n_rows, x->info.n_columns, false, err))
         return ops_abandon(&c);
@@ -65,10 +74,12 @@ static int cat_operands(ops_call *c, llm_tensor **a, llm_tensor **b, llm_error *
     if (ops_join(c, *a, err) || ops_join(c, *b, err) || tensor_settle(*a, err) ||
         tensor_settle(*b, err))
         return -1;
-    if ((*a)->info.dtype == (*b)->info.dtype) return 0;
-    *a = ops_f32(c, *a, err);
-    if (*a) *b = ops_f32(c, *b, err);
-    return *a && *b ? 0 : -1;
+    if ((*a)->info.dtype != (*b)->info.dtype) {
+        *a = ops_f32(c, *a, err);
+        if (*a) *b = ops_f32(c, *b, err);
+        if (!*a || !*b) return -1;
+    }
+    return tensor_ready(*a, err) || tensor_ready(*b, err) ? -1 : 0;
 }
 
 int llm_op_cat(llm_tensor *a, llm_tensor *b, int dim, llm_tensor **out, llm_error *err) {
@@ -112,7 +123,9 @@ int llm_op_rows(llm_tensor *x, const int64_t *rows, size_t n, llm_tensor **out, 
                             x->info.n_rows);
         if (take(&c, x, rows[i] * x->info.n_columns, x->info.n_columns, err)) return -1;
     }
-    if (ops_result(&c, x, x->info.dtype, (int64_t)n, x->info.n_columns, true, err))
+    if (x->cell && n == 1 && x->info.n_rows == 1) return share(x, out, err);
+    if (tensor_ready(x, err) ||
+        ops_result(&c, x, x->info.dtype, (int64_t)n, x->info.n_columns, true, err))
         return ops_abandon(&c);
     mark_taken(&c, x);
     return ops_close(&c, c.backend->rows(c.kern, tensor_view(x), rows, tensor_view(c.y)), err);
@@ -130,12 +143,13 @@ int llm_op_narrow(llm_tensor *x, int dim, int64_t first, int64_t count, llm_tens
         return llm_fail(err, LLM_MISUSE,
                         "narrow: %" PRId64 " %s from %" PRId64 " on are outside 1 … %" PRId64,
                         count, dim == 1 ? "rows" : "columns", first + 1, n);
+    if (x->cell && dim == 1 && count == n) return share(x, out, err);
     const int64_t n_rows = dim == 1 ? count : x->info.n_rows;
     const int64_t n_columns = dim == 1 ? x->info.n_columns : count;
     const int64_t width = x->info.n_columns;
     if ((dim == 1 ? take(&c, x, first * width, count * width, err)
                   : take(&c, x, 0, x->info.n_rows * width, err)) ||
-        ops_result(&c, x, x->info.dtype, n_rows, n_columns, true, err))
+        tensor_ready(x, err) || ops_result(&c, x, x->info.dtype, n_rows, n_columns, true, err))
         return ops_abandon(&c);
     mark_taken(&c, x);
     c.is_logits = c.is_logits && dim == 1;

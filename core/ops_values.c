@@ -5,38 +5,37 @@
 
 /* ---- one operand, one shape ---- */
 
-typedef int map_fn(kern_device *, kern_tensor x, kern_tensor out);
-
 /* y[R,C] = f(x[R,C]); sorting and summing along a row leave no token ids. */
-static int map(const char *name, llm_tensor *x, map_fn *f, bool keeps_ids, llm_tensor **out,
-               llm_error *err) {
+static int map(const char *name, llm_tensor *x, operation_kind kind, bool keeps_ids,
+               llm_tensor **out, llm_error *err) {
     ops_call c;
     ops_open(&c, name, x, out);
     llm_tensor *a = ops_f32(&c, x, err);
     if (!a || ops_result(&c, x, LLM_F32, x->info.n_rows, x->info.n_columns, false, err))
         return ops_abandon(&c);
     c.is_logits = c.is_logits && keeps_ids;
-    return ops_close(&c, f(c.kern, tensor_view(a), tensor_view(c.y)), err);
+    const operation o = {.kind = kind, .in = {tensor_view(a)}, .out = {tensor_view(c.y)}};
+    return ops_finish(&c, o, err);
 }
 
 int llm_op_log_softmax(llm_tensor *x, llm_tensor **out, llm_error *err) {
-    return map("log_softmax", x, x->device->backend->log_softmax, true, out, err);
+    return map("log_softmax", x, OPERATION_LOG_SOFTMAX, true, out, err);
 }
 
 int llm_op_softmax(llm_tensor *x, llm_tensor **out, llm_error *err) {
-    return map("softmax", x, x->device->backend->softmax, true, out, err);
+    return map("softmax", x, OPERATION_SOFTMAX, true, out, err);
 }
 
 int llm_op_sort(llm_tensor *x, llm_tensor **out, llm_error *err) {
-    return map("sort", x, x->device->backend->sort, false, out, err);
+    return map("sort", x, OPERATION_SORT, false, out, err);
 }
 
 int llm_op_cumsum(llm_tensor *x, llm_tensor **out, llm_error *err) {
-    return map("cumsum", x, x->device->backend->cumsum, false, out, err);
+    return map("cumsum", x, OPERATION_CUMSUM, false, out, err);
 }
 
 int llm_op_normalize(llm_tensor *x, llm_tensor **out, llm_error *err) {
-    return map("normalize", x, x->device->backend->normalize, true, out, err);
+    return map("normalize", x, OPERATION_NORMALIZE, true, out, err);
 }
 
 static int unary(const char *name, kern_unary op, llm_tensor *x, float a, float b, llm_tensor **out,
@@ -46,8 +45,13 @@ static int unary(const char *name, kern_unary op, llm_tensor *x, float a, float 
     llm_tensor *from = ops_f32(&c, x, err);
     if (!from || ops_result(&c, x, LLM_F32, x->info.n_rows, x->info.n_columns, false, err))
         return ops_abandon(&c);
-    return ops_close(&c, c.backend->unary(c.kern, op, tensor_view(from), a, b, tensor_view(c.y)),
-                     err);
+    const operation o = {.kind = OPERATION_UNARY,
+                         .code = op,
+                         .a = a,
+                         .b = b,
+                         .in = {tensor_view(from)},
+                         .out = {tensor_view(c.y)}};
+    return ops_finish(&c, o, err);
 }
 
 int llm_op_unary(llm_unary op, llm_tensor *x, llm_tensor **out, llm_error *err) {
@@ -92,7 +96,7 @@ static bool is_i32(llm_operand o) {
 static llm_tensor *operand_i32(ops_call *c, llm_operand o, llm_error *err) {
     if (o.t) return ops_join(c, o.t, err) || tensor_settle(o.t, err) ? NULL : o.t;
     const int32_t value = (int32_t)o.x;
-    llm_tensor *t = llm_tensor_new(c->device, LLM_I32, 1, 1, &value, err);
+    llm_tensor *t = tensor_number(c->device, LLM_I32, &value, err);
     if (t) c->temps[c->n_temps++] = t;
     return t;
 }
@@ -115,11 +119,11 @@ int llm_op_binary(llm_binary op, llm_operand a, llm_operand b, llm_tensor **out,
         ops_result(&c, place, exact ? LLM_I32 : LLM_F32, n_rows, n_columns, false, err))
         return ops_abandon(&c);
     c.is_logits = keeps_ids(a, n_columns) || keeps_ids(b, n_columns);
-    const kern_tensor vx = tensor_view(x), vy = tensor_view(y), vz = tensor_view(c.y);
-    const kern_binary k = binaries[op].op;
-    const int code = exact ? c.backend->binary_i32(c.kern, k, vx, vy, vz)
-                           : c.backend->binary(c.kern, k, vx, vy, vz);
-    return ops_close(&c, code, err);
+    const operation o = {.kind = exact ? OPERATION_BINARY_I32 : OPERATION_BINARY,
+                         .code = binaries[op].op,
+                         .in = {tensor_view(x), tensor_view(y)},
+                         .out = {tensor_view(c.y)}};
+    return ops_finish(&c, o, err);
 }
 
 int llm_op_where(llm_tensor *x, llm_operand cond, llm_operand y, llm_tensor **out, llm_error *err) {
@@ -134,9 +138,10 @@ int llm_op_where(llm_tensor *x, llm_operand cond, llm_operand y, llm_tensor **ou
         ops_result(&c, x, LLM_F32, n_rows, n_columns, false, err))
         return ops_abandon(&c);
     c.is_logits = keeps_ids((llm_operand){.t = x}, n_columns) || keeps_ids(y, n_columns);
-    const int code = c.backend->where(c.kern, tensor_view(a), tensor_view(condition),
-                                      tensor_view(b), tensor_view(c.y));
-    return ops_close(&c, code, err);
+    const operation o = {.kind = OPERATION_WHERE,
+                         .in = {tensor_view(a), tensor_view(condition), tensor_view(b)},
+                         .out = {tensor_view(c.y)}};
+    return ops_finish(&c, o, err);
 }
 
 /* ---- a number a row ---- */
@@ -157,6 +162,9 @@ int llm_op_reduce(llm_reduce op, llm_tensor *x, llm_tensor **out, llm_error *err
     if (ops_check_new(c.name, out, err)) return -1;
     llm_tensor *a = ops_f32(&c, x, err);
     if (!a || ops_result(&c, x, LLM_F32, x->info.n_rows, 1, false, err)) return ops_abandon(&c);
-    return ops_close(&c, c.backend->reduce(c.kern, table[op].op, tensor_view(a), tensor_view(c.y)),
-                     err);
+    const operation o = {.kind = OPERATION_REDUCE,
+                         .code = table[op].op,
+                         .in = {tensor_view(a)},
+                         .out = {tensor_view(c.y)}};
+    return ops_finish(&c, o, err);
 }

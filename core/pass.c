@@ -6,8 +6,6 @@
 #include "../kernels/memory.h"
 #include <string.h>
 
-#define HEAD_ROWS 64 /* rows of logits of several requests that are made at a time */
-
 /* ---- what passes work with ---- */
 
 static int open_lists(passes *s, size_t n, llm_error *err) {
@@ -108,9 +106,9 @@ static int copy_hidden(const llm_model *m, const pass_chunk *c, int32_t layer, l
     int64_t to = c->part->first + c->part->n_fed;
     for (int64_t i = 0; i < r->n_layers; i++) {
         if (r->layers[i] != layer) continue;
-        int code =
-            m->device->backend->copy(m->device->kern, &r->hidden[i]->buffer, (size_t)to * row, x,
-                                     (size_t)c->first_row * row, (size_t)c->n_rows * row);
+        int code = m->device->backend->copy(m->device->kern, tensor_view(r->hidden[i]).buffer,
+                                            (size_t)to * row, x, (size_t)c->first_row * row,
+                                            (size_t)c->n_rows * row);
         if (device_check(m->device, code, "copying hidden states", err)) return -1;
     }
     return 0;
@@ -196,19 +194,33 @@ static int score_rows(passes *s, llm_request *r, kern_tensor rows, int64_t i_row
     return device_check(device, code, "scoring", err);
 }
 
+/* A request that gets all its rows of one head shares their memory where that is no matter of
+ * copying. */
+static bool share_rows(passes *s, const pass_row *to, int64_t from, int64_t n) {
+    llm_tensor *logits = to->request->logits;
+    const int64_t n_columns = logits->info.n_columns;
+    if (!logits->cell || to->request->kind == REQUEST_SCORE || n != logits->info.n_rows)
+        return false;
+    cell_place(logits->device, logits->cell, s->rows->cell->block, from * n_columns, n * n_columns);
+    return true;
+}
+
 /* Rows [from, from + n) of the shared logits go to their request. */
 static int deliver(passes *s, const pass_row *to, int64_t from, int64_t n, llm_error *err) {
     llm_device *device = s->model->device;
     kern_tensor rows = rows_of(s->rows, from, n);
     if (to->request->kind == REQUEST_SCORE) return score_rows(s, to->request, rows, to->i_row, err);
+    if (share_rows(s, to, from, n)) return 0;
+    if (tensor_fill(to->request->logits, err)) return -1;
     kern_tensor out = rows_of(to->request->logits, to->i_row, n);
     int code = device->backend->copy(device->kern, out.buffer, out.offset, rows.buffer, rows.offset,
                                      (size_t)(n * rows.n_columns) * sizeof(float));
     return device_check(device, code, "copying logits", err);
 }
 
+/* Those that were shared belong to their requests. */
 static int reserve_rows(passes *s, int64_t n, llm_error *err) {
-    if (s->rows && s->rows->info.n_rows >= n) return 0;
+    if (s->rows && !s->rows->cell && s->rows->info.n_rows >= n) return 0;
     llm_tensor_close(s->rows);
     s->rows = tensor_alloc(s->model->device, LLM_F32, n, s->model->info.vocab_size, err);
     return s->rows ? 0 : -1;
@@ -225,6 +237,10 @@ static int head_shared(passes *s, int64_t i, int64_t n, llm_error *err) {
         if (deliver(s, &s->wanted[i + done], done, length, err)) return -1;
         done += length;
     }
+    if (s->rows->cell) { /* nothing holds them longer than the requests do */
+        llm_tensor_close(s->rows);
+        s->rows = NULL;
+    }
     return 0;
 }
 
@@ -235,7 +251,8 @@ static int run_heads(passes *s, llm_error *err) {
         int64_t left = s->n_wanted - i, n = run_length(s, i);
         int64_t shared = left < HEAD_ROWS ? left : HEAD_ROWS;
         bool alone = row->request->kind != REQUEST_SCORE && n >= shared;
-        int failed = alone ? move_rows(s->model, 0, i, n, err) ||
+        int failed = alone ? tensor_fill(row->request->logits, err) ||
+                                 move_rows(s->model, 0, i, n, err) ||
                                  pass_head(s->model, n, row->request->logits, row->i_row, err)
                            : head_shared(s, i, shared, err);
         if (failed) return -1;
@@ -244,23 +261,30 @@ static int run_heads(passes *s, llm_error *err) {
     return 0;
 }
 
-/* Ids that only the device knows go to their rows there. */
+/* The cell of a chunk's id and its place in it, if the host does not know it; else NULL. */
+static const cell *late_cell(const pass_chunk *c, int64_t *first) {
+    const llm_late *late = c->request->late;
+    if (!late || late_known(late)) return NULL;
+    const cell *ids = late_tensor(late)->cell;
+    *first = cell_first(ids) + c->part->first;
+    return ids;
+}
+
+/* Ids that only the device knows go to their rows there, with those beside them in one copy. */
 static int place_late(passes *s, llm_error *err) {
     llm_device *device = s->model->device;
-    for (int32_t i = 0; i < s->n_chunks; i++) {
-        const pass_chunk *c = &s->chunks[i];
-        llm_late *late = c->request->late;
-        if (!late || late_known(late)) continue;
-        int32_t n = 1; /* neighbours in both */
-        while (i + n < s->n_chunks && s->chunks[i + n].request == c->request &&
-               c[n].part->first == c->part->first + n)
+    for (int32_t i = 0, n = 1; i < s->n_chunks; i += n, n = 1) {
+        int64_t first, next;
+        const cell *ids = late_cell(&s->chunks[i], &first), *other;
+        if (!ids) continue;
+        while (i + n < s->n_chunks && (other = late_cell(&s->chunks[i + n], &next)) &&
+               other->block == ids->block && next == first + n)
             n++;
-        int code = device->backend->copy(
-            device->kern, &s->device_ids->buffer, (size_t)c->first_row * sizeof(int32_t),
-            &late_tensor(late)->buffer, (size_t)c->part->first * sizeof(int32_t),
-            (size_t)n * sizeof(int32_t));
+        int code = device->backend->copy(device->kern, tensor_view(s->device_ids).buffer,
+                                         (size_t)s->chunks[i].first_row * sizeof(int32_t),
+                                         &ids->block->buffer, (size_t)first * sizeof(int32_t),
+                                         (size_t)n * sizeof(int32_t));
         if (device_check(device, code, "the ids of a pass", err)) return -1;
-        i += n - 1;
     }
     return 0;
 }
@@ -277,7 +301,7 @@ static int write_ids(passes *s, llm_error *err) {
         any = any || !late || known;
     }
     if (!any) return 0;
-    int code = device->backend->write(device->kern, &s->device_ids->buffer, 0, s->ids,
+    int code = device->backend->write(device->kern, tensor_view(s->device_ids).buffer, 0, s->ids,
                                       (size_t)s->n_rows * sizeof *s->ids);
     return device_check(device, code, "the ids of a pass", err);
 }

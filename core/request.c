@@ -122,7 +122,11 @@ static int open_parts(llm_request *r, const llm_feed *f, llm_error *err) {
         first += n;
         n_rows += wanted;
     }
-    if (n_rows && !(r->logits = request_rows(m, n_rows, m->info.vocab_size, err))) return -1;
+    if (n_rows && n_rows <= HEAD_ROWS && n_rows <= m->info.max_rows)
+        r->logits = tensor_alloc_later(m->device, LLM_F32, n_rows, m->info.vocab_size, err);
+    else if (n_rows)
+        r->logits = request_rows(m, n_rows, m->info.vocab_size, err);
+    if (n_rows && !r->logits) return -1;
     if (f->n_layers == 0) return 0;
     r->layers = kern_alloc_array((size_t)f->n_layers, sizeof *r->layers);
     r->hidden = kern_alloc_array((size_t)f->n_layers, sizeof(llm_tensor *));
@@ -297,16 +301,20 @@ void llm_request_rewind(llm_request *r) {
     r->info.n_reused = 0;
 }
 
-void request_lose_cache(llm_request *r, llm_cache *c) {
-    int64_t i_lost = 0;
+void request_fail(llm_request *r, const llm_error *why) {
     llm_request_rewind(r);
-    for (int64_t i = 0; i < r->n_parts; i++) {
-        if (r->parts[i].cache == c) i_lost = i;
-        let_go(r, &r->parts[i]);
-    }
+    for (int64_t i = 0; i < r->n_parts; i++) let_go(r, &r->parts[i]);
     r->info.is_failed = true;
-    llm_fail(&r->info.error, LLM_MISUSE, "cache %lld was closed while it was fed",
-             (long long)i_lost + 1);
+    r->info.error = *why;
+}
+
+void request_lose_cache(llm_request *r, llm_cache *c) {
+    llm_error why;
+    int64_t i_lost = 0;
+    for (int64_t i = 0; i < r->n_parts; i++)
+        if (r->parts[i].cache == c) i_lost = i;
+    llm_fail(&why, LLM_MISUSE, "cache %lld was closed while it was fed", (long long)i_lost + 1);
+    request_fail(r, &why);
 }
 
 void llm_request_close(llm_request *r) {

@@ -5,6 +5,8 @@
 #include "cache.h"
 #include "tensor.h"
 
+#define HEAD_ROWS 64 /* rows of logits of several requests that are made at a time */
+
 /* What is fed into one cache. Logits are wanted of its ids first_wanted … end_wanted - 1; they go
  * to the rows of the request's tensor from first_row on. */
 typedef struct request_part {
@@ -33,7 +35,8 @@ struct llm_request {
     int32_t *layers;  /* hidden states wanted */
     int64_t n_layers;
     llm_tensor **hidden; /* [n_ids, width] each */
-    llm_tensor *logits;  /* rows wanted; of a score, the column of log-probabilities; or NULL */
+    llm_tensor *logits;  /* rows wanted; of a score, the column of log-probabilities; or NULL. Few
+                          * rows have no memory yet (tensor_alloc_later) */
     llm_tensor *targets; /* of a score: the ids that follow the rows, i32 */
 };
 
@@ -59,6 +62,9 @@ void request_commit(llm_request *, request_part *, int64_t n);
 
 /* Once all is fed: hands the caches over. */
 void request_finish(llm_request *);
+
+/* It can never be done: the caches are as they were. */
+void request_fail(llm_request *, const llm_error *why);
 
 /* The cache is about to be closed: the request fails. */
 void request_lose_cache(llm_request *, llm_cache *);

@@ -1,6 +1,7 @@
 /* serve.c: one step of many requests. Chooses what each feeds, takes the pages for it, packs it
  * into passes and commits what they made. */
 #include "pass.h"
+#include "queue.h"
 
 #include "../kernels/memory.h"
 #include <string.h>
@@ -139,8 +140,18 @@ static int plan_all(passes *s, llm_request *const *list, size_t n, llm_error *er
     return 0;
 }
 
+/* Ids that could not be made are the request's failure. */
+static void check_late(llm_request *r) {
+    llm_error why;
+    if (r->late && tensor_ready(late_tensor(r->late), &why)) request_fail(r, &why);
+}
+
+/* What is queued runs first, whoever's it is: the pass needs ids of it, and then all of a step is
+ * under way before anybody waits. */
 static int begin_all(llm_request *const *list, size_t n, llm_error *err) {
+    if (queue_flush(list[0]->info.model->device, err)) return -1;
     for (size_t i = 0; i < n; i++) {
+        if (is_live(list[i])) check_late(list[i]);
         if (!is_live(list[i])) continue;
         list[i]->info.n_pages_missing = 0;
         list[i]->info.error = (llm_error){LLM_OK, ""};

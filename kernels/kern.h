@@ -27,7 +27,8 @@ typedef struct kern_work kern_work;     /* private to the backend */
 typedef struct kern_fetch kern_fetch;   /* private to the backend */
 typedef struct kern_store kern_store;   /* private to the backend */
 
-/* Device memory. `data` is an address the host may use if the backend says host_memory. */
+/* Device memory, and any part of it: `data` + n is the address of byte n. The host may use it if
+ * the backend says host_memory. */
 typedef struct kern_buffer {
     void *data;
     size_t bytes;
@@ -40,7 +41,7 @@ typedef struct kern_tensor {
     int64_t n_rows, n_columns;
 } kern_tensor;
 
-#define KERN_FETCH_MOST 256 /* bytes */
+#define KERN_FETCH_MOST 1024 /* bytes */
 
 typedef enum kern_kv { KERN_KV_F32, KERN_KV_F16, KERN_KV_Q8_0 } kern_kv;
 
@@ -298,9 +299,10 @@ typedef struct kern_backend {
                           kern_tensor out);
     int (*min_p)(kern_device *, kern_tensor x, kern_tensor p, kern_tensor out);
     int (*cut_below)(kern_device *, kern_tensor x, kern_tensor least, kern_tensor out);
-    /* lists of columns, one list a row (first[r] … first[r + 1] of ids; host arrays, checked) */
+    /* lists of columns (first[r] … first[r + 1] of them; host arrays, checked): one for all rows,
+     * or one a row */
     int (*mask)(kern_device *, kern_tensor x, const int64_t *first, const int32_t *columns,
-                int only, kern_tensor out);
+                int64_t n_lists, int only, kern_tensor out);
     /* out[r,i] = x[r, ids[r,i] - base]; ids i32 [R,n] or [1,n] on the device, inside the columns */
     int (*gather)(kern_device *, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor out);
     /* x[r, ids[r,i] - base] (+)= v[r,i] in place, v broadcast as in binary; repeated ids: the last

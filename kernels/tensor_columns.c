@@ -7,10 +7,10 @@
 
 /* Columns first[r] … first[r + 1] of the list become −inf in row r; with `only`, all others. */
 int tensor_mask(kern_device *device, kern_tensor x, const int64_t *first, const int32_t *columns,
-                int only, kern_tensor out) {
+                int64_t n_lists, int only, kern_tensor out) {
     const int64_t n = x.n_columns;
     int64_t n_most = 0;
-    for (int64_t r = 0; r < x.n_rows; r++)
+    for (int64_t r = 0; r < n_lists; r++)
         n_most = first[r + 1] - first[r] > n_most ? first[r + 1] - first[r] : n_most;
     float *kept = NULL; /* out may be x: what stays is put aside */
     if (only && !(kept = kern_alloc_array((size_t)n_most, sizeof *kept)))
@@ -19,8 +19,9 @@ int tensor_mask(kern_device *device, kern_tensor x, const int64_t *first, const 
     for (int64_t r = 0; r < x.n_rows; r++) {
         const float *from = host_f32(x) + r * n;
         float *to = host_f32(out) + r * n;
-        const int32_t *list = columns + first[r];
-        const int64_t n_list = first[r + 1] - first[r];
+        const int64_t i_list = n_lists == 1 ? 0 : r;
+        const int32_t *list = columns + first[i_list];
+        const int64_t n_list = first[i_list + 1] - first[i_list];
         if (only) {
             for (int64_t i = 0; i < n_list; i++) kept[i] = from[list[i]];
             for (int64_t i = 0; i < n; i++) to[i] = -INFINITY;

@@ -35,7 +35,7 @@ int tensor_threshold_mass(kern_device *, kern_tensor x, kern_tensor p, kern_tens
 int tensor_min_p(kern_device *, kern_tensor x, kern_tensor p, kern_tensor out);
 int tensor_cut_below(kern_device *, kern_tensor x, kern_tensor least, kern_tensor out);
 int tensor_mask(kern_device *, kern_tensor x, const int64_t *first, const int32_t *columns,
-                int only, kern_tensor out);
+                int64_t n_lists, int only, kern_tensor out);
 int tensor_gather(kern_device *, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor out);
 int tensor_scatter(kern_device *, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor v,
                    int add);

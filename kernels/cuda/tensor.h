@@ -54,7 +54,7 @@ int cuda_tensor_cumsum(kern_device *, kern_tensor x, kern_tensor out);
 
 /* tensor_columns.cu: one launch each; lists of the host go up */
 int cuda_tensor_mask(kern_device *, kern_tensor x, const int64_t *first, const int32_t *columns,
-                     int only, kern_tensor out);
+                     int64_t n_lists, int only, kern_tensor out);
 int cuda_tensor_gather(kern_device *, kern_tensor x, kern_tensor ids, int32_t base,
                        kern_tensor out);
 int cuda_tensor_scatter(kern_device *, kern_tensor x, kern_tensor ids, int32_t base, kern_tensor v,

@@ -8,14 +8,14 @@
 
 /* ---- mask ---- */
 
-/* Columns first[r] … first[r + 1] of the list become −inf in row r; with `only`, all others. grid:
- * chunks × rows */
+/* Columns first[i] … first[i + 1] of the list, i = r · step, become −inf in row r; with `only`, all
+ * others. grid: chunks × rows */
 GPU_KERNEL_BOUNDS(THREADS, 2)
-mask_rows(const float *x, int64_t n, const int64_t *first, const int32_t *columns, int only,
-          float *out) {
+mask_rows(const float *x, int64_t n, const int64_t *first, const int32_t *columns, int32_t step,
+          int32_t only, float *out) {
     GPU_SHARED(uint32_t, named, TENSOR_CHUNK / 32); /* a bit a column */
     const int64_t row = blockIdx.y, begin = (int64_t)blockIdx.x * TENSOR_CHUNK;
-    const int64_t from = first[row] - first[0], to = first[row + 1] - first[0];
+    const int64_t from = first[row * step] - first[0], to = first[row * step + 1] - first[0];
     for (uint32_t i = threadIdx.x; i < TENSOR_CHUNK / 32; i += THREADS) named[i] = 0;
     __syncthreads();
     for (int64_t i = from + threadIdx.x; i < to; i += THREADS) {
@@ -36,11 +36,11 @@ mask_rows(const float *x, int64_t n, const int64_t *first, const int32_t *column
 
 /* first, columns: of the host */
 int cuda_tensor_mask(kern_device *device, kern_tensor x, const int64_t *first,
-                     const int32_t *columns, int only, kern_tensor out) {
-    const int64_t n = x.n_columns, n_list = first[x.n_rows] - first[0];
+                     const int32_t *columns, int64_t n_lists, int only, kern_tensor out) {
+    const int64_t n = x.n_columns, n_list = first[n_lists] - first[0];
     const void *gpu_first, *gpu_columns;
     if (x.n_rows == 0 || n == 0) return KERN_OK;
-    int code = cuda_upload(device, first, (size_t)(x.n_rows + 1) * sizeof *first, &gpu_first);
+    int code = cuda_upload(device, first, (size_t)(n_lists + 1) * sizeof *first, &gpu_first);
     if (!code)
         code =
             cuda_upload(device, columns + first[0], (size_t)n_list * sizeof *columns, &gpu_columns);
@@ -49,10 +49,11 @@ int cuda_tensor_mask(kern_device *device, kern_tensor x, const int64_t *first,
         /* what a list begins with counts from first[0] of the whole */
         const dim3 grid((unsigned)tensor_chunks(n),
                         (unsigned)tensor_least(TENSOR_MOST_ROWS, x.n_rows - r));
+        const int64_t i = n_lists == 1 ? 0 : r;
         GPU_LAUNCH(device, mask_rows, grid, THREADS, 0, cuda_f32(x) + r * n, n,
-                   (const int64_t *)gpu_first + r,
-                   (const int32_t *)gpu_columns + (first[r] - first[0]), only,
-                   cuda_f32(out) + r * n);
+                   (const int64_t *)gpu_first + i,
+                   (const int32_t *)gpu_columns + (first[i] - first[0]), (int32_t)(n_lists != 1),
+                   (int32_t)only, cuda_f32(out) + r * n);
     }
     return cuda_launched(device, "mask");
 }

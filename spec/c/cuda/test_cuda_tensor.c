@@ -81,8 +81,8 @@ static int operate(int side, int op, const extras *e, int64_t first_row, kern_te
     case OP_P_KEY: return RUN(side, threshold_mass, x, p, key, out);
     case OP_MIN_P: return RUN(side, min_p, x, p, out);
     case OP_CUT_BELOW: return RUN(side, cut_below, x, least, out);
-    case OP_MASK: return RUN(side, mask, x, e->first + first_row, e->columns, 0, out);
-    case OP_ONLY: return RUN(side, mask, x, e->first + first_row, e->columns, 1, out);
+    case OP_MASK: return RUN(side, mask, x, e->first + first_row, e->columns, x.n_rows, 0, out);
+    case OP_ONLY: return RUN(side, mask, x, e->first + first_row, e->columns, x.n_rows, 1, out);
     default: return RUN(side, unary, (kern_unary)op, x, 0, 0, out);
     }
 }

@@ -153,16 +153,19 @@ static void test_blocks(void) {
     free(y);
 }
 
-/* Long lists, and for each row another length. */
+/* Long lists, for each row of another length, or one for all rows. */
 static void test_masks(void) {
     enum { R = 4, C = 9001, N = 5000 };
     float *x = rows_new(R, C, N_KINDS);
     int32_t *list = ids_new(1, N, C, 0);
     const int64_t first[] = {10, 10, 11, 4000, N};
-    for (int only = 0; only < 2; only++) {
+    for (int i = 0; i < 4; i++) {
+        const int only = i % 2, one = i / 2;
         const kern_tensor *from = tensor(R, C, x), *to = tensor(R, C, NULL);
         for (int side = 0; side < 2; side++)
-            CHECK(RUN(side, mask, from[side], first, list, only, to[side]) == 0, "mask");
+            CHECK(RUN(side, mask, from[side], first + 2 * one, list, one ? 1 : R, only, to[side]) ==
+                      0,
+                  "mask");
         expect_near(only ? "only" : "mask", to, 0, NULL);
     }
     release();
@@ -238,7 +241,7 @@ static void test_empty(void) {
                   RUN(side, threshold_k, x[side], k[side], key, to[side]) == 0 &&
                   RUN(side, threshold_mass, x[side], k[side], key, to[side]) == 0 &&
                   RUN(side, min_p, x[side], k[side], to[side]) == 0 &&
-                  RUN(side, mask, x[side], first, NULL, 0, to[side]) == 0 &&
+                  RUN(side, mask, x[side], first, NULL, x[side].n_rows, 0, to[side]) == 0 &&
                   RUN(side, transpose, x[side], none[side]) == 0 &&
                   RUN(side, topk, x[side], 0, 0, to[side], to[side]) == 0,
               "operations on nothing");
