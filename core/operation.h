@@ -36,7 +36,6 @@ typedef enum operation_kind {
 #define OPERATION_OUTS 3
 
 typedef struct operation {
-    const char *name; /* for messages */
     operation_kind kind;
     int32_t code, base;
     float a, b;

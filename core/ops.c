@@ -40,7 +40,7 @@ llm_tensor *ops_f32(ops_call *c, llm_tensor *t, llm_error *err) {
         keep(c, tensor_alloc_later(c->device, LLM_F32, t->info.n_rows, t->info.n_columns, err));
     if (!y) return NULL;
     const operation o = {.kind = OPERATION_TO_F32, .in = {tensor_view(t)}, .out = {tensor_view(y)}};
-    return ops_run(c, o, err) ? NULL : y;
+    return ops_run(c, &o, err) ? NULL : y;
 }
 
 llm_tensor *ops_operand(ops_call *c, llm_operand o, llm_error *err) {
@@ -111,13 +111,12 @@ int ops_close(ops_call *c, int code, llm_error *err) {
     return 0;
 }
 
-int ops_run(ops_call *c, operation o, llm_error *err) {
-    o.name = c->name;
-    if (c->device->queue) return queue_add(c->device, &o, err);
-    return device_check(c->device, operation_run(c->backend, c->kern, &o), c->name, err);
+int ops_run(ops_call *c, const operation *o, llm_error *err) {
+    if (c->device->queue) return queue_add(c->device, o, c->name, err);
+    return device_check(c->device, operation_run(c->backend, c->kern, o), c->name, err);
 }
 
-int ops_finish(ops_call *c, operation o, llm_error *err) {
+int ops_finish(ops_call *c, const operation *o, llm_error *err) {
     return ops_run(c, o, err) ? ops_abandon(c) : ops_close(c, KERN_OK, err);
 }
 

@@ -45,8 +45,8 @@ int ops_result(ops_call *, llm_tensor *x, llm_dtype dtype, int64_t n_rows, int64
 int ops_close(ops_call *, int code, llm_error *err);
 
 /* Runs the operation or queues it; with ops_finish the call ends as with ops_close. */
-int ops_run(ops_call *, operation, llm_error *err);
-int ops_finish(ops_call *, operation, llm_error *err);
+int ops_run(ops_call *, const operation *, llm_error *err);
+int ops_finish(ops_call *, const operation *, llm_error *err);
 
 /* Ends the call without a result. Returns -1. */
 int ops_abandon(ops_call *);

@@ -25,7 +25,7 @@ int llm_op_argmax(llm_tensor *x, llm_tensor **ids, llm_error *err) {
                          .base = ops_base(x),
                          .in = {tensor_view(a)},
                          .out = {tensor_view(c.y)}};
-    return ops_finish(&c, o, err);
+    return ops_finish(&c, &o, err);
 }
 
 /* ---- the k best ---- */
@@ -36,7 +36,7 @@ static int finish_topk(ops_call *c, operation o, llm_tensor *scores, llm_tensor 
     o.out[0] = tensor_view(scores);
     o.out[1] = tensor_view(c->y);
     if (rows) o.out[2] = tensor_view(rows);
-    if (ops_finish(c, o, err)) {
+    if (ops_finish(c, &o, err)) {
         llm_tensor_close(scores);
         llm_tensor_close(rows);
         return -1;
@@ -125,7 +125,7 @@ static int draw(ops_call *c, operation_kind kind, llm_tensor *x, llm_tensor *a, 
                          .in = {tensor_view(a)},
                          .out = {tensor_view(c->y)},
                          .keys = copy};
-    const int failed = ops_finish(c, o, err);
+    const int failed = ops_finish(c, &o, err);
     kern_free(copy);
     return failed;
 }

@@ -42,7 +42,7 @@ int llm_op_mask(llm_tensor *x, const int64_t *first, const int32_t *ids, int64_t
                          .first = first,
                          .columns = columns - first[0],
                          .n_lists = n_lists};
-    const int failed = ops_finish(&c, o, err);
+    const int failed = ops_finish(&c, &o, err);
     kern_free(columns);
     return failed;
 }
@@ -95,7 +95,7 @@ int llm_op_gather(llm_tensor *x, llm_tensor *ids, llm_tensor **out, llm_error *e
                          .base = ops_base(x),
                          .in = {tensor_view(x), list},
                          .out = {tensor_view(c.y)}};
-    return ops_finish(&c, o, err);
+    return ops_finish(&c, &o, err);
 }
 
 /* v as [1|R, 1|n] beside ids [.., n] for x of n_rows rows */
@@ -131,7 +131,7 @@ static int scatter(const char *name, llm_tensor *x, llm_tensor *ids, llm_operand
                          .base = ops_base(x),
                          .in = {tensor_view(a), list, values},
                          .out = {tensor_view(c.y)}};
-    return ops_finish(&c, o, err);
+    return ops_finish(&c, &o, err);
 }
 
 int llm_op_add_at(llm_tensor *x, llm_tensor *ids, llm_operand v, llm_tensor **out, llm_error *err) {

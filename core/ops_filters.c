@@ -13,7 +13,7 @@ static int filter(ops_call *c, operation_kind kind, llm_tensor *x, llm_tensor *a
         .kind = kind,
         .in = {tensor_view(a), tensor_view(p), key ? tensor_view(key) : ops_none()},
         .out = {tensor_view(c->y)}};
-    return ops_finish(c, o, err);
+    return ops_finish(c, &o, err);
 }
 
 int llm_op_min_p(llm_tensor *x, llm_operand p, llm_tensor **out, llm_error *err) {

@@ -15,7 +15,7 @@ static int map(const char *name, llm_tensor *x, operation_kind kind, bool keeps_
         return ops_abandon(&c);
     c.is_logits = c.is_logits && keeps_ids;
     const operation o = {.kind = kind, .in = {tensor_view(a)}, .out = {tensor_view(c.y)}};
-    return ops_finish(&c, o, err);
+    return ops_finish(&c, &o, err);
 }
 
 int llm_op_log_softmax(llm_tensor *x, llm_tensor **out, llm_error *err) {
@@ -51,7 +51,7 @@ static int unary(const char *name, kern_unary op, llm_tensor *x, float a, float 
                          .b = b,
                          .in = {tensor_view(from)},
                          .out = {tensor_view(c.y)}};
-    return ops_finish(&c, o, err);
+    return ops_finish(&c, &o, err);
 }
 
 int llm_op_unary(llm_unary op, llm_tensor *x, llm_tensor **out, llm_error *err) {
@@ -123,7 +123,7 @@ int llm_op_binary(llm_binary op, llm_operand a, llm_operand b, llm_tensor **out,
                          .code = binaries[op].op,
                          .in = {tensor_view(x), tensor_view(y)},
                          .out = {tensor_view(c.y)}};
-    return ops_finish(&c, o, err);
+    return ops_finish(&c, &o, err);
 }
 
 int llm_op_where(llm_tensor *x, llm_operand cond, llm_operand y, llm_tensor **out, llm_error *err) {
@@ -141,7 +141,7 @@ int llm_op_where(llm_tensor *x, llm_operand cond, llm_operand y, llm_tensor **ou
     const operation o = {.kind = OPERATION_WHERE,
                          .in = {tensor_view(a), tensor_view(condition), tensor_view(b)},
                          .out = {tensor_view(c.y)}};
-    return ops_finish(&c, o, err);
+    return ops_finish(&c, &o, err);
 }
 
 /* ---- a number a row ---- */
@@ -166,5 +166,5 @@ int llm_op_reduce(llm_reduce op, llm_tensor *x, llm_tensor **out, llm_error *err
                          .code = table[op].op,
                          .in = {tensor_view(a)},
                          .out = {tensor_view(c.y)}};
-    return ops_finish(&c, o, err);
+    return ops_finish(&c, &o, err);
 }

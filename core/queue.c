@@ -185,7 +185,7 @@ static int32_t level_of(const queue *q, const operation *o, llm_error *err) {
     return level;
 }
 
-int queue_add(llm_device *device, const operation *o, llm_error *err) {
+int queue_add(llm_device *device, const operation *o, const char *name, llm_error *err) {
     queue *q = device->queue;
     const size_t bytes = data_bytes(o);
     if (q->n_operations >= MOST_OPERATIONS && queue_flush(device, err)) return -1;
@@ -194,7 +194,8 @@ int queue_add(llm_device *device, const operation *o, llm_error *err) {
     const group_key key = key_of(o, level);
     group *g = find_group(q, &key);
     const int32_t i = q->n_operations++;
-    q->operations[i] = (waiting){.op = *o, .data_at = q->n_data, .level = level, .next = -1};
+    q->operations[i] =
+        (waiting){.op = *o, .name = name, .data_at = q->n_data, .level = level, .next = -1};
     copy_data(o, q->data + q->n_data);
     q->n_data += padded(bytes);
     if (g->first < 0)

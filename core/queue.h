@@ -13,8 +13,8 @@ queue *queue_open(llm_error *err);
 void queue_close(llm_device *); /* the device's; accepts that there is none */
 
 /* Puts it at the end. Buffers of its operands and results begin cells, which it holds until it has
- * run; keys and lists are copied. */
-int queue_add(llm_device *, const operation *, llm_error *err);
+ * run; keys and lists are copied, the name, for messages, is not. */
+int queue_add(llm_device *, const operation *, const char *name, llm_error *err);
 
 /* Runs all. The results of one that fails fail with it, wherever they are asked for; the others
  * run. Short of memory it fails as a whole, once, so that the caller may free some and call again.

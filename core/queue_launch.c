@@ -152,5 +152,5 @@ int queue_launch(llm_device *device, const int32_t *list, int32_t n,
     if (join_data(q, list, n, &o, &owned, err)) return -1;
     const int code = operation_run(device->backend, device->kern, &o);
     kern_free(owned);
-    return device_check(device, code, o.name, err);
+    return device_check(device, code, q->operations[list[0]].name, err);
 }

@@ -23,7 +23,8 @@ typedef struct group {
 } group;
 
 typedef struct waiting {
-    operation op;   /* keys and lists: in the queue's data */
+    operation op; /* keys and lists: in the queue's data */
+    const char *name;
     size_t data_at; /* keys; or of a mask first[n_lists + 1], from 0 on, and columns */
     int32_t level;
     int32_t next; /* of the group; -1: none */

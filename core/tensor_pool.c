@@ -65,7 +65,18 @@ uint64_t tensor_pool_bytes(const struct tensor_pool *pool) { return pool->live +
 
 void tensor_pool_told(struct tensor_pool *pool) { pool->is_told = true; }
 
-void tensor_pool_expect(struct tensor_pool *pool, int64_t bytes) { pool->expected += bytes; }
+/* Garbage was collected since it was told: what is live now is needed. */
+static void widen(struct tensor_pool *pool) {
+    if (!pool->is_told) return;
+    const uint64_t wanted = 3 * (pool->live + (uint64_t)pool->expected);
+    pool->budget = wanted > BUDGET_BYTES ? wanted : BUDGET_BYTES;
+    pool->is_told = false;
+}
+
+void tensor_pool_expect(struct tensor_pool *pool, int64_t bytes) {
+    pool->expected += bytes;
+    if (bytes > 0) widen(pool);
+}
 
 static bool pool_take(struct tensor_pool *pool, size_t bytes, kern_buffer *out) {
     for (int i = pool->n_kept; i-- > 0;) {
@@ -83,11 +94,7 @@ static bool pool_take(struct tensor_pool *pool, size_t bytes, kern_buffer *out) 
 /* `bytes` is a class. */
 static int pool_alloc(llm_device *device, size_t bytes, kern_buffer *out) {
     struct tensor_pool *pool = device->pool;
-    if (pool->is_told) { /* garbage was collected since: what is live now is needed */
-        const uint64_t wanted = 3 * (pool->live + (uint64_t)pool->expected);
-        pool->budget = wanted > BUDGET_BYTES ? wanted : BUDGET_BYTES;
-        pool->is_told = false;
-    }
+    widen(pool);
     if (!pool_take(pool, bytes, out)) {
         int code = device->backend->alloc(device->kern, bytes, out);
         if (code == KERN_NO_MEMORY && pool->n_kept) {

@@ -13,7 +13,7 @@ bool tensor_pool_pressed(const struct tensor_pool *);
 uint64_t tensor_pool_bytes(const struct tensor_pool *);
 /* The binding was told that the pool is pressed: the next allocation may widen the budget. */
 void tensor_pool_told(struct tensor_pool *);
-/* Bytes that queued operations will take count as live until they are taken. */
+/* Bytes that queued operations will take are counted as live until they are taken. */
 void tensor_pool_expect(struct tensor_pool *, int64_t bytes);
 
 /* Memory for n_rows × n_columns entries of 4 bytes; contents undefined. Memory is short: error. */

@@ -124,8 +124,10 @@ static int f_late(lua_State *L) {
 static int f_late_id(lua_State *L) {
     const late_handle *h = bind_class_check(L, 1, CLASS_LATE, "late");
     llm_error err = {LLM_OK, ""};
-    const int32_t *ids = h->late ? llm_late_read(h->late, &err) : NULL;
-    if (!ids) bind_error_raise_engine(L, &err);
+    const int32_t *ids;
+    int n_tries = 0;
+    while (!h->late || !(ids = llm_late_read(h->late, &err)))
+        if (!bind_engine_retry(L, &err, &n_tries)) bind_error_raise_engine(L, &err);
     lua_pushinteger(L, *ids);
     return 1;
 }

@@ -291,6 +291,30 @@ static void test_launches(void) {
     }
 }
 
+/* Choices of different kinds are different launches, and arrive together all the same. */
+static void test_waits(void) {
+    const int64_t n_rows[MOST_JOBS] = {1, 1, 1, 1};
+    pair logits[MOST_JOBS];
+    llm_late *late[4];
+    pass(4, n_rows, logits);
+    for (int j = 0; j < 4; j++) {
+        llm_tensor *ids = NULL;
+        const int code = j % 2 ? llm_op_argmax(logits[j].side[1], &ids, &err)
+                               : (ids = chain(logits[j].side[1], 1)) == NULL;
+        CHECK(code == 0, "%s", err.message);
+        late[j] = llm_late_of(ids, &err);
+        llm_tensor_close(ids);
+    }
+    CHECK(queue_flush(apart, &err) == 0, "%s", err.message);
+    const int64_t before = n_waits;
+    for (int j = 3; j >= 0; j--) {
+        CHECK(llm_late_read(late[j], &err) != NULL, "%s", err.message);
+        llm_late_close(late[j]);
+        close_pair(&logits[j]);
+    }
+    CHECK(n_waits == before + 1, "%d waits", (int)(n_waits - before));
+}
+
 /* One list for all rows is sent once, whoever asks. */
 static void test_masks(void) {
     const int64_t n_rows[MOST_JOBS] = {3, 1, 2}, first[] = {0, 2}, other[] = {0, 1};
@@ -377,6 +401,23 @@ static void test_memory(void) {
     llm_tensor_close(large);
     close_pair(&logits[0]);
     close_pair(&logits[1]);
+}
+
+/* What waits counts before it is there, and pressure that was told of ends. */
+static void test_pressure(void) {
+    llm_tensor *x = llm_tensor_new(apart, LLM_F32, 1000, 1000, NULL, &err), *y[8] = {NULL};
+    int n = 0;
+    while (n < 7 && !llm_device_pressed(apart)) {
+        CHECK(llm_op_softmax(x, &y[n], &err) == 0, "%s", err.message);
+        n++;
+    }
+    CHECK(n > 2 && n < 7, "pressed after %d results of 4 MB", n);
+    CHECK(llm_op_softmax(x, &y[n], &err) == 0, "%s", err.message);
+    CHECK(!llm_device_pressed(apart), "told, the budget grew");
+    for (int i = 0; i <= n; i++) llm_tensor_close(y[i]);
+    llm_tensor_close(x);
+    CHECK(queue_flush(apart, &err) == 0, "%s", err.message);
+    CHECK(!llm_device_pressed(apart), "what nobody holds is needed no more");
 }
 
 /* A row of NaN is its own job's. */
@@ -472,9 +513,11 @@ int main(void) {
     test_programs();
     test_failures();
     test_launches();
+    test_waits();
     test_masks();
     test_device_failure();
     test_memory();
+    test_pressure();
     test_nan();
     test_dropped();
     print_cost();
