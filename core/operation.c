@@ -13,7 +13,8 @@ static int scatter(const kern_backend *backend, kern_device *device, const opera
 }
 
 int operation_run(const kern_backend *b, kern_device *d, const operation *o) {
-    const kern_tensor x = o->in[0], y = o->in[1], z = o->in[2], out = o->out[0];
+    const kern_tensor none = {0}, x = o->in[0], y = o->n_in > 1 ? o->in[1] : none,
+                      z = o->n_in > 2 ? o->in[2] : none, out = o->out[0];
     switch (o->kind) {
     case OPERATION_UNARY: return b->unary(d, (kern_unary)o->code, x, o->a, o->b, out);
     case OPERATION_BINARY: return b->binary(d, (kern_binary)o->code, x, y, out);

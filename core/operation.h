@@ -35,13 +35,22 @@ typedef enum operation_kind {
 #define OPERATION_INS  3
 #define OPERATION_OUTS 3
 
+/* Operands and results, of an initialiser; they last as long as the block that it stands in. */
+#define OPERATION_TAKES(...)                                                                       \
+    .in = (const kern_tensor[]){__VA_ARGS__},                                                      \
+    .n_in = sizeof((const kern_tensor[]){__VA_ARGS__}) / sizeof(kern_tensor)
+#define OPERATION_MAKES(...)                                                                       \
+    .out = (const kern_tensor[]){__VA_ARGS__},                                                     \
+    .n_out = sizeof((const kern_tensor[]){__VA_ARGS__}) / sizeof(kern_tensor)
+
 typedef struct operation {
     operation_kind kind;
     int32_t code, base;
     float a, b;
     int64_t n, groups;
-    kern_tensor in[OPERATION_INS], out[OPERATION_OUTS]; /* those that there are not: buffer NULL */
-    const kern_key *keys;                               /* one a row */
+    const kern_tensor *in, *out; /* buffer NULL: none, as those beyond n_in and n_out */
+    int32_t n_in, n_out;
+    const kern_key *keys; /* one a row */
     const int64_t *first; /* of a mask: one list for all rows, or one a row */
     const int32_t *columns;
     int64_t n_lists;

@@ -39,7 +39,8 @@ llm_tensor *ops_f32(ops_call *c, llm_tensor *t, llm_error *err) {
     llm_tensor *y =
         keep(c, tensor_alloc_later(c->device, LLM_F32, t->info.n_rows, t->info.n_columns, err));
     if (!y) return NULL;
-    const operation o = {.kind = OPERATION_TO_F32, .in = {tensor_view(t)}, .out = {tensor_view(y)}};
+    const operation o = {
+        .kind = OPERATION_TO_F32, OPERATION_TAKES(tensor_view(t)), OPERATION_MAKES(tensor_view(y))};
     return ops_run(c, &o, err) ? NULL : y;
 }
 

@@ -23,8 +23,8 @@ int llm_op_argmax(llm_tensor *x, llm_tensor **ids, llm_error *err) {
     if (!a || ids_result(&c, x->info.n_rows, 1, err)) return ops_abandon(&c);
     const operation o = {.kind = OPERATION_ARGMAX,
                          .base = ops_base(x),
-                         .in = {tensor_view(a)},
-                         .out = {tensor_view(c.y)}};
+                         OPERATION_TAKES(tensor_view(a)),
+                         OPERATION_MAKES(tensor_view(c.y))};
     return ops_finish(&c, &o, err);
 }
 
@@ -33,9 +33,10 @@ int llm_op_argmax(llm_tensor *x, llm_tensor **ids, llm_error *err) {
 /* Results besides the ids that `c` makes. */
 static int finish_topk(ops_call *c, operation o, llm_tensor *scores, llm_tensor **scores_out,
                        llm_tensor *rows, llm_tensor **rows_out, llm_error *err) {
-    o.out[0] = tensor_view(scores);
-    o.out[1] = tensor_view(c->y);
-    if (rows) o.out[2] = tensor_view(rows);
+    const kern_tensor out[] = {tensor_view(scores), tensor_view(c->y),
+                               rows ? tensor_view(rows) : ops_none()};
+    o.out = out;
+    o.n_out = 3;
     if (ops_finish(c, &o, err)) {
         llm_tensor_close(scores);
         llm_tensor_close(rows);
@@ -63,7 +64,7 @@ int llm_op_topk(llm_tensor *x, int64_t k, llm_tensor **scores, llm_tensor **ids,
     llm_tensor *s = tensor_alloc_later(c.device, LLM_F32, n_rows, n, err);
     if (!s) return ops_abandon(&c);
     const operation o = {
-        .kind = OPERATION_TOPK, .n = n, .base = ops_base(x), .in = {tensor_view(a)}};
+        .kind = OPERATION_TOPK, .n = n, .base = ops_base(x), OPERATION_TAKES(tensor_view(a))};
     return finish_topk(&c, o, s, scores, NULL, NULL, err);
 }
 
@@ -95,7 +96,7 @@ int llm_op_topk_joint(llm_tensor *x, int64_t k, int64_t groups, llm_tensor **sco
                          .n = n,
                          .groups = groups,
                          .base = ops_base(x),
-                         .in = {tensor_view(a)}};
+                         OPERATION_TAKES(tensor_view(a))};
     return finish_topk(&c, o, s, scores, r, rows, err);
 }
 
@@ -122,8 +123,8 @@ static int draw(ops_call *c, operation_kind kind, llm_tensor *x, llm_tensor *a, 
     if (!copy) return ops_abandon(c);
     const operation o = {.kind = kind,
                          .base = ops_base(x),
-                         .in = {tensor_view(a)},
-                         .out = {tensor_view(c->y)},
+                         OPERATION_TAKES(tensor_view(a)),
+                         OPERATION_MAKES(tensor_view(c->y)),
                          .keys = copy};
     const int failed = ops_finish(c, &o, err);
     kern_free(copy);

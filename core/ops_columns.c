@@ -37,8 +37,8 @@ int llm_op_mask(llm_tensor *x, const int64_t *first, const int32_t *ids, int64_t
     }
     const operation o = {.kind = OPERATION_MASK,
                          .code = only,
-                         .in = {tensor_view(a)},
-                         .out = {tensor_view(c.y)},
+                         OPERATION_TAKES(tensor_view(a)),
+                         OPERATION_MAKES(tensor_view(c.y)),
                          .first = first,
                          .columns = columns - first[0],
                          .n_lists = n_lists};
@@ -93,8 +93,8 @@ int llm_op_gather(llm_tensor *x, llm_tensor *ids, llm_tensor **out, llm_error *e
     c.is_logits = false;
     const operation o = {.kind = OPERATION_GATHER,
                          .base = ops_base(x),
-                         .in = {tensor_view(x), list},
-                         .out = {tensor_view(c.y)}};
+                         OPERATION_TAKES(tensor_view(x), list),
+                         OPERATION_MAKES(tensor_view(c.y))};
     return ops_finish(&c, &o, err);
 }
 
@@ -129,8 +129,8 @@ static int scatter(const char *name, llm_tensor *x, llm_tensor *ids, llm_operand
     const operation o = {.kind = OPERATION_SCATTER,
                          .code = add,
                          .base = ops_base(x),
-                         .in = {tensor_view(a), list, values},
-                         .out = {tensor_view(c.y)}};
+                         OPERATION_TAKES(tensor_view(a), list, values),
+                         OPERATION_MAKES(tensor_view(c.y))};
     return ops_finish(&c, &o, err);
 }
 

@@ -11,8 +11,8 @@ static int filter(ops_call *c, operation_kind kind, llm_tensor *x, llm_tensor *a
         return ops_abandon(c);
     const operation o = {
         .kind = kind,
-        .in = {tensor_view(a), tensor_view(p), key ? tensor_view(key) : ops_none()},
-        .out = {tensor_view(c->y)}};
+        OPERATION_TAKES(tensor_view(a), tensor_view(p), key ? tensor_view(key) : ops_none()),
+        OPERATION_MAKES(tensor_view(c->y))};
     return ops_finish(c, &o, err);
 }
 

@@ -14,7 +14,8 @@ static int map(const char *name, llm_tensor *x, operation_kind kind, bool keeps_
     if (!a || ops_result(&c, x, LLM_F32, x->info.n_rows, x->info.n_columns, false, err))
         return ops_abandon(&c);
     c.is_logits = c.is_logits && keeps_ids;
-    const operation o = {.kind = kind, .in = {tensor_view(a)}, .out = {tensor_view(c.y)}};
+    const operation o = {
+        .kind = kind, OPERATION_TAKES(tensor_view(a)), OPERATION_MAKES(tensor_view(c.y))};
     return ops_finish(&c, &o, err);
 }
 
@@ -49,8 +50,8 @@ static int unary(const char *name, kern_unary op, llm_tensor *x, float a, float 
                          .code = op,
                          .a = a,
                          .b = b,
-                         .in = {tensor_view(from)},
-                         .out = {tensor_view(c.y)}};
+                         OPERATION_TAKES(tensor_view(from)),
+                         OPERATION_MAKES(tensor_view(c.y))};
     return ops_finish(&c, &o, err);
 }
 
@@ -121,8 +122,8 @@ int llm_op_binary(llm_binary op, llm_operand a, llm_operand b, llm_tensor **out,
     c.is_logits = keeps_ids(a, n_columns) || keeps_ids(b, n_columns);
     const operation o = {.kind = exact ? OPERATION_BINARY_I32 : OPERATION_BINARY,
                          .code = binaries[op].op,
-                         .in = {tensor_view(x), tensor_view(y)},
-                         .out = {tensor_view(c.y)}};
+                         OPERATION_TAKES(tensor_view(x), tensor_view(y)),
+                         OPERATION_MAKES(tensor_view(c.y))};
     return ops_finish(&c, &o, err);
 }
 
@@ -139,8 +140,8 @@ int llm_op_where(llm_tensor *x, llm_operand cond, llm_operand y, llm_tensor **ou
         return ops_abandon(&c);
     c.is_logits = keeps_ids((llm_operand){.t = x}, n_columns) || keeps_ids(y, n_columns);
     const operation o = {.kind = OPERATION_WHERE,
-                         .in = {tensor_view(a), tensor_view(condition), tensor_view(b)},
-                         .out = {tensor_view(c.y)}};
+                         OPERATION_TAKES(tensor_view(a), tensor_view(condition), tensor_view(b)),
+                         OPERATION_MAKES(tensor_view(c.y))};
     return ops_finish(&c, &o, err);
 }
 
@@ -164,7 +165,7 @@ int llm_op_reduce(llm_reduce op, llm_tensor *x, llm_tensor **out, llm_error *err
     if (!a || ops_result(&c, x, LLM_F32, x->info.n_rows, 1, false, err)) return ops_abandon(&c);
     const operation o = {.kind = OPERATION_REDUCE,
                          .code = table[op].op,
-                         .in = {tensor_view(a)},
-                         .out = {tensor_view(c.y)}};
+                         OPERATION_TAKES(tensor_view(a)),
+                         OPERATION_MAKES(tensor_view(c.y))};
     return ops_finish(&c, &o, err);
 }

@@ -37,12 +37,12 @@ static void leave(llm_device *device, waiting *w) {
     if (w->is_done) return;
     w->is_done = true;
     for (int i = 0; i < OPERATION_OUTS; i++) {
-        cell *c = cell_of(w->op.out[i]);
-        n += entries_of(w->op.out[i]);
+        cell *c = cell_of(w->out[i]);
+        n += entries_of(w->out[i]);
         if (c) c->i_maker = -1;
         cell_close(device, c);
     }
-    for (int i = 0; i < OPERATION_INS; i++) cell_close(device, cell_of(w->op.in[i]));
+    for (int i = 0; i < OPERATION_INS; i++) cell_close(device, cell_of(w->in[i]));
     tensor_pool_expect(device->pool, -4 * n);
 }
 
@@ -119,15 +119,17 @@ static int reserve(queue *q, size_t bytes, llm_error *err) {
 
 static size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 
-static size_t data_bytes(const operation *o) {
-    if (o->keys) return (size_t)rows_of(o) * sizeof *o->keys;
+static size_t data_bytes(const waiting *w) {
+    const operation *o = &w->op;
+    if (o->keys) return (size_t)rows_of(w) * sizeof *o->keys;
     if (!o->first) return 0;
     return (size_t)(o->n_lists + 1) * sizeof *o->first +
            padded((size_t)(o->first[o->n_lists] - o->first[0]) * sizeof *o->columns);
 }
 
-static void copy_data(const operation *o, char *to) {
-    if (o->keys) memcpy(to, o->keys, (size_t)rows_of(o) * sizeof *o->keys);
+static void copy_data(const waiting *w, char *to) {
+    const operation *o = &w->op;
+    if (o->keys) memcpy(to, o->keys, (size_t)rows_of(w) * sizeof *o->keys);
     if (!o->first) return;
     int64_t *first = (int64_t *)(void *)to;
     for (int64_t i = 0; i <= o->n_lists; i++) first[i] = o->first[i] - o->first[0];
@@ -135,7 +137,8 @@ static void copy_data(const operation *o, char *to) {
     if (bytes) memcpy(first + o->n_lists + 1, o->columns + o->first[0], bytes);
 }
 
-static group_key key_of(const operation *o, int32_t level) {
+static group_key key_of(const waiting *w, int32_t level) {
+    const operation *o = &w->op;
     group_key key = {.kind = (int32_t)o->kind,
                      .code = o->code,
                      .base = o->base,
@@ -144,9 +147,9 @@ static group_key key_of(const operation *o, int32_t level) {
                      .b = o->b,
                      .n = o->n};
     for (int i = 0; i < OPERATION_INS; i++)
-        key.columns[i] = o->in[i].buffer ? o->in[i].n_columns : -1;
+        key.columns[i] = w->in[i].buffer ? w->in[i].n_columns : -1;
     for (int i = 0; i < OPERATION_OUTS; i++)
-        key.columns[OPERATION_INS + i] = o->out[i].buffer ? o->out[i].n_columns : -1;
+        key.columns[OPERATION_INS + i] = w->out[i].buffer ? w->out[i].n_columns : -1;
     return key;
 }
 
@@ -171,10 +174,10 @@ static group *find_group(queue *q, const group_key *key) {
 }
 
 /* One above the highest of those that make its operands; -1 with err if one of these has failed. */
-static int32_t level_of(const queue *q, const operation *o, llm_error *err) {
+static int32_t level_of(const queue *q, const waiting *w, llm_error *err) {
     int32_t level = 0;
     for (int i = 0; i < OPERATION_INS; i++) {
-        const cell *c = cell_of(o->in[i]);
+        const cell *c = cell_of(w->in[i]);
         if (c && c->failure) {
             if (err) *err = *c->failure;
             return -1;
@@ -187,29 +190,32 @@ static int32_t level_of(const queue *q, const operation *o, llm_error *err) {
 
 int queue_add(llm_device *device, const operation *o, const char *name, llm_error *err) {
     queue *q = device->queue;
-    const size_t bytes = data_bytes(o);
+    waiting w = {.op = *o, .name = name, .next = -1};
+    for (int32_t j = 0; j < o->n_in; j++) w.in[j] = o->in[j];
+    for (int32_t j = 0; j < o->n_out; j++) w.out[j] = o->out[j];
+    const size_t bytes = data_bytes(&w);
     if (q->n_operations >= MOST_OPERATIONS && queue_flush(device, err)) return -1;
-    const int32_t level = level_of(q, o, err);
-    if (level < 0 || reserve(q, bytes, err)) return -1;
-    const group_key key = key_of(o, level);
+    w.level = level_of(q, &w, err);
+    if (w.level < 0 || reserve(q, bytes, err)) return -1;
+    w.data_at = q->n_data;
+    copy_data(&w, q->data + q->n_data);
+    q->n_data += padded(bytes);
+    const group_key key = key_of(&w, w.level);
     group *g = find_group(q, &key);
     const int32_t i = q->n_operations++;
-    q->operations[i] =
-        (waiting){.op = *o, .name = name, .data_at = q->n_data, .level = level, .next = -1};
-    copy_data(o, q->data + q->n_data);
-    q->n_data += padded(bytes);
+    q->operations[i] = w;
     if (g->first < 0)
         g->first = i;
     else
         q->operations[g->last].next = i;
     g->last = i;
     int64_t n = 0;
-    for (int j = 0; j < OPERATION_INS; j++)
-        if (o->in[j].buffer) cell_retain(cell_of(o->in[j]));
-    for (int j = 0; j < OPERATION_OUTS; j++) {
-        if (!o->out[j].buffer) continue;
-        cell_retain(cell_of(o->out[j]))->i_maker = i;
-        n += entries_of(o->out[j]);
+    for (int32_t j = 0; j < o->n_in; j++)
+        if (w.in[j].buffer) cell_retain(cell_of(w.in[j]));
+    for (int32_t j = 0; j < o->n_out; j++) {
+        if (!w.out[j].buffer) continue;
+        cell_retain(cell_of(w.out[j]))->i_maker = i;
+        n += entries_of(w.out[j]);
     }
     tensor_pool_expect(device->pool, 4 * n);
     return 0;
@@ -219,7 +225,7 @@ int queue_add(llm_device *device, const operation *o, const char *name, llm_erro
 
 static void fail(llm_device *device, waiting *w, const llm_error *why) {
     for (int j = 0; j < OPERATION_OUTS; j++)
-        if (w->op.out[j].buffer) cell_fail(cell_of(w->op.out[j]), why);
+        if (w->out[j].buffer) cell_fail(cell_of(w->out[j]), why);
     leave(device, w);
 }
 
@@ -239,13 +245,12 @@ static int give_up(llm_device *device, int32_t i, const llm_error *why, llm_erro
 static void finish(llm_device *device, waiting *w, block *const *blocks, const int64_t *first) {
     for (int j = 0; j < OPERATION_OUTS; j++)
         if (blocks[j])
-            cell_place(device, cell_of(w->op.out[j]), blocks[j], first[j],
-                       entries_of(w->op.out[j]));
+            cell_place(device, cell_of(w->out[j]), blocks[j], first[j], entries_of(w->out[j]));
     leave(device, w);
 }
 
-static void skip(const operation *o, int64_t *first) {
-    for (int j = 0; j < OPERATION_OUTS; j++) first[j] += entries_of(o->out[j]);
+static void skip(const waiting *w, int64_t *first) {
+    for (int j = 0; j < OPERATION_OUTS; j++) first[j] += entries_of(w->out[j]);
 }
 
 /* Runs them in as few launches as can be. */
@@ -264,10 +269,9 @@ static int run_spans(llm_device *device, const int32_t *list, int32_t n, block *
         }
         for (int32_t end = i + m; i < end; i++) {
             waiting *w = &device->queue->operations[list[i]];
-            const operation o = w->op;
             if (failed && give_up(device, list[i], &why, err)) return -1;
             if (!failed) finish(device, w, blocks, first);
-            skip(&o, first);
+            skip(w, first);
         }
     }
     return 0;
@@ -277,10 +281,10 @@ static int open_blocks(llm_device *device, const int32_t *list, int32_t n, block
                        llm_error *err) {
     const queue *q = device->queue;
     for (int j = 0; j < OPERATION_OUTS; j++) {
-        const kern_tensor one = q->operations[list[0]].op.out[j];
+        const kern_tensor one = q->operations[list[0]].out[j];
         int64_t n_rows = 0;
         if (!one.buffer) continue;
-        for (int32_t i = 0; i < n; i++) n_rows += q->operations[list[i]].op.out[j].n_rows;
+        for (int32_t i = 0; i < n; i++) n_rows += q->operations[list[i]].out[j].n_rows;
         if (!(blocks[j] = block_open(device, n_rows, one.n_columns, err))) return -1;
     }
     return 0;
@@ -288,7 +292,7 @@ static int open_blocks(llm_device *device, const int32_t *list, int32_t n, block
 
 static bool is_wanted(const queue *q, const int32_t *list, int32_t n, int j) {
     for (int32_t i = 0; i < n; i++) {
-        const kern_tensor out = q->operations[list[i]].op.out[j];
+        const kern_tensor out = q->operations[list[i]].out[j];
         if (out.buffer && cell_of(out)->is_wanted) return true;
     }
     return false;
@@ -332,7 +336,7 @@ static int run_group(llm_device *device, group *g, llm_error *err) {
         waiting *w = &q->operations[i];
         const llm_error *why = NULL;
         for (int j = 0; j < OPERATION_INS && !why && !w->is_done; j++)
-            if (w->op.in[j].buffer) why = cell_of(w->op.in[j])->failure;
+            if (w->in[j].buffer) why = cell_of(w->in[j])->failure;
         if (why)
             fail(device, w, why);
         else if (!w->is_done)
@@ -352,7 +356,7 @@ static void drop_dead(llm_device *device) {
         waiting *w = &q->operations[i];
         bool is_dead = !w->is_done;
         for (int j = 0; j < OPERATION_OUTS && is_dead; j++)
-            if (w->op.out[j].buffer) is_dead = cell_of(w->op.out[j])->references == 1;
+            if (w->out[j].buffer) is_dead = cell_of(w->out[j])->references == 1;
         if (is_dead) leave(device, w);
     }
 }

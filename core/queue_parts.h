@@ -23,7 +23,8 @@ typedef struct group {
 } group;
 
 typedef struct waiting {
-    operation op; /* keys and lists: in the queue's data */
+    operation op; /* keys and lists: in the queue's data; operands and results: */
+    kern_tensor in[OPERATION_INS], out[OPERATION_OUTS];
     const char *name;
     size_t data_at; /* keys; or of a mask first[n_lists + 1], from 0 on, and columns */
     int32_t level;
@@ -55,7 +56,7 @@ static inline cell *cell_of(kern_tensor t) { return (cell *)(void *)t.buffer; }
 static inline int64_t entries_of(kern_tensor t) { return t.n_rows * t.n_columns; }
 
 /* Rows of an operation's results: what may be one row in its operands has as many or is shared. */
-static inline int64_t rows_of(const operation *o) { return o->out[0].n_rows; }
+static inline int64_t rows_of(const waiting *w) { return w->out[0].n_rows; }
 
 /* How many of the n operations can be one launch, and which of their operands it shares: a row, the
  * same for all. */

@@ -141,7 +141,7 @@ void llm_tensor_close(llm_tensor *t) {
     if (!t) return;
     llm_device *device = t->device;
     if (t->buffer.data) tensor_pool_give(device, t->buffer);
-    cell_close(device, t->cell);
+    if (t->cell) cell_close(device, t->cell);
     kern_free(t);
     llm_device_close(device);
 }
