@@ -188,6 +188,19 @@ static int32_t level_of(const queue *q, const waiting *w, llm_error *err) {
     return level;
 }
 
+/* Where memory has ended operations do not wait: they fail where they are asked for, not all at the
+ * next read while ever more of them are queued. */
+static int run_now(llm_device *device, const waiting *w, llm_error *err) {
+    if (queue_flush(device, err)) return -1;
+    for (int32_t j = 0; j < w->op.n_out; j++) {
+        const cell *c = cell_of(w->out[j]);
+        if (!c || !c->failure) continue;
+        if (err) *err = *c->failure;
+        return -1;
+    }
+    return 0;
+}
+
 int queue_add(llm_device *device, const operation *o, const char *name, llm_error *err) {
     queue *q = device->queue;
     waiting w = {.op = *o, .name = name, .next = -1};
@@ -218,7 +231,7 @@ int queue_add(llm_device *device, const operation *o, const char *name, llm_erro
         n += entries_of(w.out[j]);
     }
     tensor_pool_expect(device->pool, 4 * n);
-    return 0;
+    return q->is_short ? run_now(device, &w, err) : 0;
 }
 
 /* ---- a group ---- */
@@ -237,6 +250,7 @@ static int give_up(llm_device *device, int32_t i, const llm_error *why, llm_erro
         if (err) *err = *why;
         return -1;
     }
+    if (why->kind == LLM_OUT_OF_MEMORY) q->is_short = true;
     fail(device, &q->operations[i], why);
     return 0;
 }
@@ -378,6 +392,7 @@ static int run_groups(llm_device *device, llm_error *err) {
     queue *q = device->queue;
     const int32_t n = order_groups(q);
     int failed = 0;
+
     for (int32_t i = 0; i < n && !failed; i++)
         failed = run_group(device, &q->groups[q->order[i]], err);
     block_close(device, q->out);
@@ -390,7 +405,10 @@ int queue_flush(llm_device *device, llm_error *err) {
     if (!q || !q->n_operations) return 0;
     const double started = device->n_profiles ? device_clock() : 0;
     drop_dead(device);
+    const bool was_short = q->is_short;
+    q->is_short = false;
     const int failed = run_groups(device, err);
+    if (failed) q->is_short = was_short;
     if (device->n_profiles) device->tensor_s += device_clock() - started;
     if (failed) return -1;
     q->is_told = false;

@@ -47,8 +47,9 @@ struct queue {
     size_t n_data, data_capacity;
     number numbers[QUEUE_NUMBERS];
     int i_number;
-    bool is_told; /* that memory is short: what fails of it now has failed */
-    block *out;   /* held: what the flush in hand set out last for the host */
+    bool is_told;  /* that memory is short: what fails of it now has failed */
+    bool is_short; /* something has, in the last flush */
+    block *out;    /* held: what the flush in hand set out last for the host */
 };
 
 static inline cell *cell_of(kern_tensor t) { return (cell *)(void *)t.buffer; }

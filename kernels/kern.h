@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KERN_ABI 6
+#define KERN_ABI 7
 
 /* Codes of every operation. The message, if any, is the device's last_error(). */
 enum {

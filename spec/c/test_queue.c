@@ -388,14 +388,20 @@ static void test_memory(void) {
     CHECK(llm_tensor_read(y, 0, 1, &x, &err) == -1 && err.kind == LLM_OUT_OF_MEMORY &&
               strstr(err.message, "300 × 300"),
           "%s", err.message);
-    most_bytes = 0;
     llm_tensor_close(y);
     y = NULL;
+    for (int i = 0; i < 3; i++)
+        CHECK(llm_op_softmax(large, &y, &err) == -1 && err.kind == LLM_OUT_OF_MEMORY && !y,
+              "while memory is short operations fail where they are asked for");
+    most_bytes = 0;
+    llm_tensor *first = NULL;
+    CHECK(llm_op_softmax(large, &first, &err) == 0, "%s", err.message);
     CHECK(llm_op_softmax(large, &y, &err) == 0, "%s", err.message);
     most_bytes = 4096;
     CHECK(llm_tensor_read(y, 0, 1, &x, &err) == -1 && err.kind == LLM_OUT_OF_MEMORY, "told");
     most_bytes = 0;
     CHECK(llm_tensor_read(y, 0, 1, &x, &err) == 0, "memory was freed meanwhile: %s", err.message);
+    llm_tensor_close(first);
     llm_tensor_close(y);
     llm_tensor_close(id);
     llm_tensor_close(large);
