@@ -55,13 +55,13 @@ step "luacheck" luacheck --quiet .
 ctest_step "tests" build --parallel "$jobs"
 
 # What runs other programs, needs a real model, or makes no handles of its own kind.
-no_collection='spec_(.*_cuda|cuda|devices|cli|hostile|peers|layout|generate|generate_beam|reference|accuracy|batch|batch_resume|merge|compare|sample|sampler|strategy|strategy_search|strategy_ensemble|strategy_rewind|strategy_speculative|strategy_beam|strategy_contrast|batched_strategies)$'
+no_collection='spec_(.*_cuda|cuda|cuda_jobs|memory|split|swap|devices|cli|hostile|peers|layout|generate|generate_beam|reference|accuracy|batch|batch_resume|merge|compare|sample|sampler|strategy|strategy_search|strategy_ensemble|strategy_rewind|strategy_speculative|strategy_beam|strategy_contrast|batched_strategies)$'
 
 step "build with sanitizers" sh -c "cmake -S . -B build-sanitize -DLLMLUA_SANITIZE=ON -DLLMLUA_FAULTS=ON >/dev/null && cmake --build build-sanitize --parallel $jobs"
 # Those of single strategies take minutes there; spec_batched_strategies runs every strategy. So do specs on
 # the emulated GPU, and the tests of its largest kernels.
 LLMLUA_MODELS=/nonexistent ctest_step "tests under the sanitizers" build-sanitize --parallel "$jobs" \
-    -E 'spec_strategy_(beam|contrast|search)$|_cuda$|test_cuda_(product|attend|tensor)$'
+    -E 'spec_strategy_(beam|contrast|search)$|_cuda$|spec_(cuda_jobs|memory|split|swap)$|test_cuda_(product|attend|tensor)$|_(reverse|shuffle)$'
 LLMLUA_MODELS=/nonexistent LLMLUA_SPEC_GC=1 ctest_step "specs with a full collection after each call" build-sanitize \
     --parallel "$jobs" -R '^spec_' -E "$no_collection"
 
