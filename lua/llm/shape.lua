@@ -185,7 +185,9 @@ function shape.load(name, opts)
     if not options.random then options.random, options.weight_cache = nil, "off" end
     model, message = llm.load(path, options)
     local first, last = (message or ""):find(path, 1, true)
-    if first then message = message:sub(1, first - 1) .. "shape:" .. name .. message:sub(last + 1) end
+    if first then
+      message = ("%sshape:%s%s"):format(message:sub(1, first - 1), name, message:sub(last + 1))
+    end
   end
   os.remove(path)
   os.remove(base)

@@ -28,8 +28,8 @@ static void test_device(void) {
     kern_ref.close(d);
     kern_ref.close(NULL);
     CHECK(kern_ref.abi == KERN_ABI && kern_ref.size == sizeof(kern_backend), "abi and size");
-    /* every entry of the table is there, but for the reads that need not wait and the list and
-     * the measures of devices of their own */
+    /* every entry of the table is there, but for the reads that need not wait, the list, the
+     * measures and the copies of pages of devices of their own */
     const char *first = (const char *)&kern_ref.open, *end = (const char *)(&kern_ref + 1);
     int n_missing = 0;
     for (; first < end; first += sizeof(void *)) {
@@ -37,8 +37,8 @@ static void test_device(void) {
         memcpy(&entry, first, sizeof entry);
         n_missing += entry == NULL;
     }
-    const int n_optional =
-        !kern_ref.fetch + !kern_ref.fetched + !kern_ref.probe + !kern_ref.measure;
+    const int n_optional = !kern_ref.fetch + !kern_ref.fetched + !kern_ref.probe +
+                           !kern_ref.measure + !kern_ref.pages_save + !kern_ref.pages_load;
     CHECK(n_missing == n_optional, "%d entries missing, %d may", n_missing, n_optional);
 }
 
@@ -151,7 +151,8 @@ static void check_shapes(void) {
     const kern_kv_shape huge = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, KERN_KV_F32};
     CHECK(kern_ref.pages_open(d, &huge, 1, &pages) == KERN_NO_MEMORY && !pages,
           "sizes that overflow");
-    CHECK(kern_ref.page_bytes(NULL, &huge) == SIZE_MAX && kern_ref.position_bytes(&huge) == SIZE_MAX,
+    CHECK(kern_ref.page_bytes(NULL, &huge) == SIZE_MAX &&
+              kern_ref.position_bytes(&huge) == SIZE_MAX,
           "their bytes");
     kern_ref.close(d);
 }
