@@ -124,7 +124,8 @@ bool llm_device_pressed(llm_device *);
 typedef struct llm_options {
     int64_t ctx;        /* positions a cache may hold; 0: the trained context, at most 4096 */
     const char *kv;     /* "f32", "f16", "q8_0"; NULL: the device's default */
-    int64_t n_pages;    /* page budget (32 positions each); 0: see llm_model_info.n_pages */
+    int64_t n_pages;    /* page budget (32 positions each), at most 2^24; 0: see
+                         * llm_model_info.n_pages */
     int64_t swap_pages; /* as many of them may have copies in host memory while their caches are
                          * evicted, where the device has its own; 0: n_pages, and at most half of
                          * what the host has free; negative: none */

@@ -12,8 +12,9 @@
 #define ROWS_DEFAULT      1024
 #define PIECE_DEFAULT     256
 #define PIECE_MAX         4096
-#define SEQUENCES_DEFAULT 32 /* full contexts that the default page budget holds */
-#define RESTING_PART      8  /* 1/8 of the pages may rest in the store of prefixes */
+#define PAGES_MAX         (1 << 24) /* of tables alone a gigabyte */
+#define SEQUENCES_DEFAULT 32        /* full contexts that the default page budget holds */
+#define RESTING_PART      8         /* 1/8 of the pages may rest in the store of prefixes */
 
 static char *copy_text(const char *text, size_t n) {
     char *copy = kern_alloc(n + 1);
@@ -126,7 +127,7 @@ static int open_cache(llm_model *m, const llm_options *o, llm_error *err) {
     const kern_kv_shape shape = m->pages.shape;
     size_t page_bytes = backend->page_bytes(m->runner->kern, &shape);
     int64_t n_pages = o->n_pages ? o->n_pages : default_pages(m, page_bytes);
-    if (check_range("pages", n_pages, 1, INT32_MAX / 2, err)) return -1;
+    if (check_range("pages", n_pages, 1, PAGES_MAX, err)) return -1;
     if (pages_open(&m->pages, m->runner, m->device, &shape, (int32_t)n_pages, err) ||
         swap_open(&m->pages, o->swap_pages, err))
         return -1;

@@ -79,6 +79,10 @@ const kern_backend *plugin_load(const char *name, const char *file, bool *is_abs
         }
         file = found.path;
     }
+    if (!*file) {
+        llm_fail(err, LLM_MISUSE, "cuda_lib names no file: it is empty");
+        return NULL;
+    }
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) {
         const char *why = dlerror(); /* begins with the file or with a library that it needs */

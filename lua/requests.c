@@ -171,7 +171,8 @@ static llm_request *listed_request(lua_State *L, size_t i) {
     return request;
 }
 
-/* serve(requests) → true, or nil and the error of the pass. All are of one model. */
+/* serve(requests) → true, or nil and the error of the pass. All are of one model. Short of memory it
+ * collects garbage, but sets nobody aside: the list would change. */
 static int f_serve(lua_State *L) {
     lua_settop(L, 1);
     bind_check_table(L, 1, "requests");
@@ -185,7 +186,8 @@ static int f_serve(lua_State *L) {
     }
     for (size_t i = 0; i < n; i++) list[i] = listed_request(L, i + 1);
     while (llm_serve(list, n, &err)) {
-        if (err.kind == LLM_OUT_OF_MEMORY && bind_engine_retry(L, &err, &n_tries)) continue;
+        if (err.kind == LLM_OUT_OF_MEMORY && n_tries == 0 && bind_engine_retry(L, &err, &n_tries))
+            continue;
         lua_pushnil(L);
         bind_error_push_engine(L, &err);
         return 2;

@@ -364,6 +364,7 @@ describe("bench", function()
     end
     fails(1, "bench --context 16 --against 9999", "positions asked, the context holds")
     fails(1, "bench --rows 2000", "2000 rows asked, --max-rows is 1024")
+    fails(1, "greedy -n 1 --pages 1000000000", "pages must be 1 … 16777216, got 1000000000")
     fails(2, "bench --rows 0", "--rows: '0' is not a list of integers of at least 1")
     fails(1, "bench --rows '' --beams 0", "nothing to measure")
   end)

@@ -38,6 +38,7 @@ describe("a plug-in", function()
   end)
 
   it("that is some other library is refused", function()
+    h.says(failure(1, "greedy -n 1 --device cuda --cuda-lib ''"), "names no file")
     h.says(failure(1, "greedy -n 1 --device cuda --cuda-lib " .. h.quote(os.getenv "LLMLUA_MODULE"
       or folder .. "llm.so")), "is no plug-in of llmlua")
   end)

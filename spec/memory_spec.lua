@@ -102,4 +102,32 @@ describe("a GPU with little memory", function()
     wide[1], narrow[1] = nil, nil
     assert.same(wide, narrow)
   end)
+
+  -- Each asks for logits of all 60 ids of its prompt.
+  local ROWS = [[
+    return {decode = function(model, prompt, opt, emit)
+      while #prompt < 60 do prompt[#prompt + 1] = #prompt + 3 end
+      local kv = model:cache()
+      local logits = model:forward(kv, prompt, {rows = "all"})
+      while true do
+        local id = logits:row(logits.n_rows):argmax()
+        if emit(id) then return end
+        logits = model:forward(kv, id)
+      end
+    end}]]
+
+  it("lets jobs wait for each other where what all ask for does not fit", function()
+    local lines = {}
+    for i = 1, 5 do lines[i] = json.encode {prompt = {5, 6, i}, max_tokens = 2} end
+    local script = h.write(h.scratch "rows.lua", ROWS)
+    local prompts = h.write(h.scratch "prompts.jsonl", table.concat(lines, "\n"))
+    local n = 0
+    for line in run(("%s --quiet --jobs 5 --invariant --ignore-eog --ctx 256 --kv f32 --device "
+      .. "cuda-emulated --prompts %s"):format(h.quote(script), h.quote(prompts)), 0,
+      "LLMLUA_EMULATION_MEMORY=22000000"):gmatch "[^\n]+" do
+      assert.equal(2, #json.decode(line).ids)
+      n = n + 1
+    end
+    assert.equal(5, n)
+  end)
 end)

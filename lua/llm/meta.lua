@@ -66,7 +66,8 @@ function llm.devices(opts) end
 
 ---A tensor of a list of lists (rows) or a flat list (a column), all numbers, all rows of one
 ---length. Without dtype: i32 if all entries are integers (not 1.0) of 32 bits, else f32. Of a
----tensor: a copy.
+---tensor: a copy. It lies on the device of the model that was loaded first; operations of models of
+---two devices take lists instead.
 ---@param list number[][] | number[] | llm.Tensor
 ---@param dtype? "f32" | "i32"
 ---@return llm.Tensor

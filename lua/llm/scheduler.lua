@@ -190,6 +190,7 @@ end
 function Run:advance(context, ...)
   local is_dead, result = context:resume(...)
   if not is_dead then return end
+  self.is_tight = false
   table.remove(self.live, index_of(self.live, context))
   local cut = result.error and result.error.kind == "interrupted"
   local tell = cut and self.plan.cut or not cut and self.plan.done
@@ -240,7 +241,7 @@ end
 -- was done has its pages, and the more often it happened the more must be free. Returns whether all
 -- are back.
 function Run:readmit()
-  if self.is_short and #self.live > 0 then return false end
+  if (self.is_short or self.is_tight) and #self.live > 0 then return false end
   while self.aside[1] do
     local context = self.aside[1]
     local spare = #self.live + context.n_asides * self.n_missing
@@ -293,10 +294,21 @@ function Run:group()
   return models, groups
 end
 
+-- The device has no memory for what some ask (a list, in order). While there are others the newest
+-- of them is set aside until one has ended; the rest try again. Returns whether there were.
+function Run:starve(list)
+  local context = list[#list]
+  if #self.live == 1 then return false end
+  context:set_aside(requests.model(context.request))
+  self:put_aside(index_of(self.live, context))
+  self.is_tight = true
+  return true
+end
+
 -- One pass of each model. Errors of a pass are those of all who shared it.
 function Run:serve()
   local models, groups = self:group()
-  local errors = {}
+  local errors, starved = {}, {}
   for _, model in ipairs(models) do
     local list = {}
     for i, context in ipairs(groups[model]) do list[i] = context.request end
@@ -305,8 +317,13 @@ function Run:serve()
     for i = 1, ok and 0 or #list do
       local fits, why = false, wrong
       if alone then fits, why = requests.serve {list[i]} end -- only those fail that fail alone
-      if not fits then errors[groups[model][i]] = why end
+      local context = groups[model][i]
+      if not fits then errors[context] = why end
+      if not fits and why.kind == "out_of_memory" then starved[#starved + 1] = context end
     end
+  end
+  if starved[1] and self:starve(starved) then
+    for _, context in ipairs(starved) do errors[context] = nil end
   end
   return errors
 end
@@ -397,7 +414,7 @@ end
 -- Returns true when all are done, false after Ctrl-C.
 function scheduler.run(plan, body)
   local run = setmetatable({plan = plan, body = body, live = {}, aside = {}, shared = {}, held = {},
-    number = 0, is_short = false, n_missing = 1}, Run)
+    number = 0, is_short = false, is_tight = false, n_missing = 1}, Run)
   local outer, before = current, relieving
   relieving = function() return run:relieve_current() end
   requests.relieve(relieving)
