@@ -202,14 +202,25 @@ local function note_sampler(run, work)
   run.chain_text = work.chain_text
 end
 
+-- A device that has failed fails whatever follows: that is no result of a prompt, and the run ends.
+local function is_lost(run, result)
+  if not result.error or result.error.kind ~= "device" then return false end
+  run.lost = run.lost or result.error.message
+  return true
+end
+
 local function make_plan(run)
   local opt = run.opt
   return {maker = run.maker, jobs = opt.jobs, ordered = opt.ordered,
-    next = function() return next_prompt(run) end,
+    next = function()
+      if run.lost then return nil end
+      return next_prompt(run)
+    end,
     is_ready = not run.n_prompts and function() return run.prompts:is_ready() end or nil,
     place = function() return run.prompts:place() end,
     tick = function() run.progress:tick() end,
     done = function(result, work)
+      if is_lost(run, result) then return end
       write(run, result)
       if result.error then run.n_failed = run.n_failed + 1 end
       run.progress:add(result)
@@ -223,10 +234,10 @@ local function finish(run, finished, message)
   local opt, progress = run.opt, run.progress
   progress:clear()
   if finished == nil then ending.exit(ending.FAILURE, "%s", message) end
-  if not finished then
+  if run.lost or not finished then
     local more = run.out and run.out.side and run.n_prompts and "; the same command continues" or ""
-    ending.exit(ending.INTERRUPTED, "interrupted: %d%s done%s", progress.n_done,
-      run.total and " of " .. run.total or "", more)
+    ending.exit(run.lost and ending.FAILURE or ending.INTERRUPTED, "%s: %d%s done%s",
+      run.lost or "interrupted", progress.n_done, run.total and " of " .. run.total or "", more)
   end
   if run.out and opt.ordered then
     local ok, wrong = run.out:sort()
