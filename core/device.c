@@ -90,7 +90,7 @@ static llm_device *open_backend(const kern_backend *backend, const char *name,
     }
     device->index = options->index;
     snprintf(device->note, sizeof device->note, "%s", backend->last_error(device->kern));
-    device->pool = tensor_pool_open(device, err);
+    device->pool = tensor_pool_open(err);
     if (device->pool && !backend->host_memory) device->queue = queue_open(err);
     if (!device->pool || (!backend->host_memory && !device->queue)) {
         llm_device_close(device);

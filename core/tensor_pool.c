@@ -30,8 +30,7 @@ static size_t class_bytes(size_t bytes) {
     return (bytes + step - 1) / step * step;
 }
 
-struct tensor_pool *tensor_pool_open(llm_device *device, llm_error *err) {
-    (void)device;
+struct tensor_pool *tensor_pool_open(llm_error *err) {
     struct tensor_pool *pool = kern_alloc(sizeof *pool);
     if (pool)
         pool->budget = BUDGET_BYTES;

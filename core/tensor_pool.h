@@ -7,7 +7,7 @@
 #include "../kernels/kern.h"
 #include "error.h"
 
-struct tensor_pool *tensor_pool_open(llm_device *, llm_error *err);
+struct tensor_pool *tensor_pool_open(llm_error *err);
 void tensor_pool_close(struct tensor_pool *, llm_device *);
 bool tensor_pool_pressed(const struct tensor_pool *);
 uint64_t tensor_pool_bytes(const struct tensor_pool *);

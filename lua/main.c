@@ -37,7 +37,8 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
         raise(sig);
         return;
     }
-    if (write(STDERR_FILENO, message, sizeof message - 1) < 0) _exit(1);
+    const ssize_t n_written = write(STDERR_FILENO, message, sizeof message - 1);
+    (void)n_written; /* nothing can be done about it */
     _exit(1);
 }
 

@@ -7,7 +7,6 @@
  *
  * When the caller wants the run to stop the threads still walk through all parts, without work. */
 #include "cpu.h"
-#include "packed.h"
 
 int32_t cpu_band_rows(int32_t n_rows, int32_t tile, int n_threads) {
     if (n_rows < CPU_BAND_ROWS * n_threads) return 0;

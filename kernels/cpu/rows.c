@@ -150,12 +150,12 @@ void cpu_fill_inputs(cpu_run *r, const cpu_band *band, int32_t i_buffer, int wan
                      int32_t end) {
     const cpu_inputs in = cpu_inputs_of(r, band, i_buffer);
     const int floats = wants & CPU_WANTS_FLOATS && in.tile > 1;
-    for (int32_t t = first - band->first, next; t < end - band->first; t = next) {
+    const int32_t stop = end - band->first; /* rows are counted within the band */
+    for (int32_t t = first - band->first, next; t < stop; t = next) {
         const int32_t i_tile = t / in.tile, i = t % in.tile; /* of each tile the rows it has */
         const int64_t at = cpu_in_first(&in, i_tile) + i;
         const float *x = cpu_rows_of(r, i_buffer) + (band->first + t) * in.k;
-        next =
-            (i_tile + 1) * in.tile < end - band->first ? (i_tile + 1) * in.tile : end - band->first;
+        next = (i_tile + 1) * in.tile < stop ? (i_tile + 1) * in.tile : stop;
         if (wants & CPU_WANTS_BLOCKS)
             r->tier->quantise(x, in.k, next - t, in.tile, in.blocks + at, in.rests + at,
                               cpu_in_flags(&in, i_tile) + i);

@@ -101,6 +101,20 @@ static inline llm_tensor *next_of(llm_model *m, llm_cache *c, int32_t id, int32_
     return logits;
 }
 
+/* Four caches that share pages: 100 ids of a, of which one has 10 of b behind them, and 70 of them
+ * with 5 of b, twice, which are fed to the first layer only (depth_of_four). before[i]: next_of. */
+static inline int32_t depth_of_four(int i) { return i < 2 ? 0 : 1; }
+static inline void fork_four(llm_model *m, const int32_t *a, const int32_t *b, llm_cache *c[4],
+                             llm_tensor *before[4]) {
+    c[0] = fed(m, a, 100);
+    c[1] = llm_cache_fork(c[0], 100, &err);
+    c[2] = llm_cache_fork(c[0], 70, &err);
+    feed(m, c[1], b, 10, 0);
+    feed(m, c[2], b, 5, 1);
+    c[3] = llm_cache_fork(c[2], 75, &err);
+    for (int i = 0; i < 4; i++) before[i] = next_of(m, c[i], 3, depth_of_four(i));
+}
+
 static inline bool is_misuse(int failed) {
     return failed && err.kind == LLM_MISUSE && strstr(err.message, "being fed");
 }

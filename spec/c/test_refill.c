@@ -5,15 +5,9 @@
 
 static void check_refill(llm_model *m) {
     const int32_t *a = ids_of(m, 8), *b = ids_of(m, 9);
-    llm_cache *c[4] = {fed(m, a, 100)};
-    c[1] = llm_cache_fork(c[0], 100, &err);
-    c[2] = llm_cache_fork(c[0], 70, &err);
-    feed(m, c[1], b, 10, 0);
-    feed(m, c[2], b, 5, 1);
-    c[3] = llm_cache_fork(c[2], 75, &err);
-    const int32_t depth[4] = {0, 0, 1, 1};
+    llm_cache *c[4];
     llm_tensor *before[4];
-    for (int i = 0; i < 4; i++) before[i] = next_of(m, c[i], 3, depth[i]);
+    fork_four(m, a, b, c, before);
     int64_t pages = stats_of(m).pages_used;
     int64_t n = 60, length[4] = {100, 110, 75, 75};
     llm_request *waiting = open_feed(m, &c[0], &n, b, 1);
@@ -59,7 +53,7 @@ static void check_refill(llm_model *m) {
     llm_cache_close(whole);
     llm_cache_truncate(c[0], 100, &err);
     for (int i = 0; i < 4; i++)
-        CHECK(same(before[i], next_of(m, c[i], 3, depth[i])), "refilled cache %d", i);
+        CHECK(same(before[i], next_of(m, c[i], 3, depth_of_four(i))), "refilled cache %d", i);
     for (int i = 0; i < 4; i++) {
         if (i == 3) llm_cache_evict(c[i], &err); /* closing an evicted one */
         llm_cache_close(c[i]);

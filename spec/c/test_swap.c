@@ -62,15 +62,9 @@ static void check_counts(int saved, int loaded, const char *what) {
 static void test_shared(void) {
     llm_model *m = swapping(64, 0);
     const int32_t *a = ids_of(m, 8), *b = ids_of(m, 9);
-    llm_cache *c[4] = {fed(m, a, 100)};
-    c[1] = llm_cache_fork(c[0], 100, &err);
-    c[2] = llm_cache_fork(c[0], 70, &err);
-    feed(m, c[1], b, 10, 0);
-    feed(m, c[2], b, 5, 1);
-    c[3] = llm_cache_fork(c[2], 75, &err);
-    const int32_t depth[4] = {0, 0, 1, 1};
+    llm_cache *c[4];
     llm_tensor *before[4];
-    for (int i = 0; i < 4; i++) before[i] = next_of(m, c[i], 3, depth[i]);
+    fork_four(m, a, b, c, before);
     const int64_t pages = stats_of(m).pages_used;
     const uint64_t rows = stats_of(m).forward_rows;
     for (int i = 0; i < 4; i++) evict(c[i]);
@@ -82,7 +76,7 @@ static void test_shared(void) {
     CHECK(stats_of(m).forward_rows == rows && stats_of(m).pages_used == pages,
           "nothing is computed, and shared as before");
     for (int i = 0; i < 4; i++)
-        CHECK(same(before[i], next_of(m, c[i], 3, depth[i])), "cache %d", i);
+        CHECK(same(before[i], next_of(m, c[i], 3, depth_of_four(i))), "cache %d", i);
     for (int i = 0; i < 4; i++) {
         if (i == 3) evict(c[i]); /* closing an evicted one */
         llm_cache_close(c[i]);
